@@ -26,7 +26,9 @@ from interlace.kernels.base import Kernel
 from interlace.kernels.bodies import BodyKind, Reference, TritonBody
 from interlace.kernels.copy import copy
 from interlace.kernels.cuda_body import CudaBody
+from interlace.kernels.cuda_loads import CudaLoads, RingStage
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.megakernel_body import Warpgroups
 from interlace.kernels.read_plan import read_plan
 from interlace.megakernel.options import RunOptions
 from interlace.plan.plan import Dispatch, Plan
@@ -83,6 +85,7 @@ __all__ = [
     "Conv2DSync",
     "CudaBody",
     "CudaGraphExecutor",
+    "CudaLoads",
     "DType",
     "Dependencies",
     "DeviceSpec",
@@ -117,6 +120,7 @@ __all__ = [
     "Reference",
     "ReferenceExecutor",
     "Region",
+    "RingStage",
     "RowMajor",
     "RowPanels",
     "RowSync",
@@ -140,6 +144,7 @@ __all__ = [
     "Trace",
     "TritonBody",
     "Victim",
+    "Warpgroups",
     "WholeTiles",
     "autoplan",
     "axes",

@@ -129,9 +129,8 @@ DEVICE void norm_rows(const Tile& tile, const Arguments& a, Fetch& fetch) {
   fetch.done();
 }
 """
-    body = il.CudaBody(
-        text, "norm_rows", post_wait_inputs=("x",), loads_struct="Rows<ELEMENTS>", stage_bytes=lambda op: 64
-    )
+    ring = il.RingStage("Rows<ELEMENTS>", post_wait_inputs=("x",), stage_bytes=lambda op: 64)
+    body = il.CudaBody(text, "norm_rows", loads=il.CudaLoads(ring=ring))
     assert launch(alone(body)).binary.warnings == ()
 
 
@@ -206,22 +205,25 @@ def test_macros_of_a_text_end_with_it_and_those_of_the_launch_do_not(defines: st
     assert [warning for warning in run.binary.warnings if not warning.startswith(told)] == []
 
 
+def stream(**ring: object) -> il.CudaLoads:
+    """Build the loads of a source to which x streams through the ring."""
+    return il.CudaLoads(ring=il.RingStage("Loads", streamed_inputs=("x",), **ring))
+
+
 def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_launch() -> None:
     for more, told in (
         ({"scratch_bytes": lambda op: 232448}, "232448 bytes for its scratch, so give it smaller tiles, or its text"),
-        ({"stage_bytes": lambda op: 1 << 17}, "262144 bytes for the slots of two stages, so give it smaller tiles$"),
         (
-            {"header_bytes": lambda op: 1 << 17, "header_inputs": ("x",)},
+            {"loads": stream(stage_bytes=lambda op: 1 << 17)},
+            "262144 bytes for the slots of two stages, so give it smaller tiles$",
+        ),
+        (
+            {"loads": stream(header_bytes=lambda op: 1 << 17, header_inputs=("x",), stage_bytes=lambda op: 64)},
             "262400 bytes for the headers of two stages, so give",
         ),
     ):
-        loads = (
-            {}
-            if "scratch_bytes" in more
-            else {"streamed_inputs": ("x",), "loads_struct": "Loads", "stage_bytes": lambda op: 64}
-        )
         with pytest.raises(PlanError, match=f"232448 do not hold two of them; op 'mine' takes {told}"):
-            launch(alone(replace(TEXT, **{**loads, **more})))
+            launch(alone(replace(TEXT, **more)))
     greedy = r"""
     DEVICE void norm_rows(const Tile& tile, const Arguments& a) {
       float v[420];
@@ -250,8 +252,11 @@ def test_what_no_text_takes_is_refused() -> None:
         il.CudaBody(NORM_TEXT, "nothing")
     with pytest.raises(ArgumentError, match="constants"):
         il.CudaBody(NORM_TEXT, "norm_rows", constants="BM")
-    with pytest.raises(ParamError, match="name the struct of the text that says how its streamed or"):
-        il.CudaBody(NORM_TEXT, "norm_rows", streamed_inputs=("x",))
+    for struct, inputs in (("", {"streamed_inputs": ("x",)}), ("Loads", {})):
+        with pytest.raises(ParamError, match="name the struct of the source that defines the loads, and give inputs"):
+            il.RingStage(struct, **inputs)
+    with pytest.raises(ParamError, match="give inputs of one kind"):
+        il.RingStage("Loads", streamed_inputs=("x",), post_wait_inputs=("y",))
     with pytest.raises(ParamError, match=r"op 'mine' lacks params \['depth'\]"):
         launch(alone(replace(TEXT, constants=("depth",))))
     with pytest.raises(ParamError, match="op 'mine' has kind 'wide', which is no constant of a text"):
@@ -261,32 +266,36 @@ def test_what_no_text_takes_is_refused() -> None:
     with pytest.raises(ParamError, match=r"has heat 1e\+300, and a float of CUDA C\+\+ ends at 3\.402823e\+38"):
         launch(alone(TEXT, {"heat": 1e300}))
     with pytest.raises(ParamError, match=r"has no arguments \['w'\], which its text reads ahead; it has \['x'"):
-        launch(alone(replace(TEXT, pre_wait_inputs=("w",))))
+        launch(alone(replace(TEXT, loads=il.CudaLoads(pre_wait_inputs=("w",)))))
     with pytest.raises(ArgumentError, match=r"scratch_bytes is 64; give a function of the op, scratch_bytes=lambda"):
         il.CudaBody(NORM_TEXT, "norm_rows", scratch_bytes=64)
     with pytest.raises(ArgumentError, match="op 'mine': scratch_bytes is 'x'; write a whole number"):
         launch(alone(replace(TEXT, scratch_bytes=lambda op: "x")))
-    with pytest.raises(ArgumentError, match="max_warpgroups is 4; use 2 or 3"):
-        il.CudaBody(NORM_TEXT, "norm_rows", max_warpgroups=4)
-    with pytest.raises(ParamError, match="a header comes with what is streamed, and has both arguments and a size"):
-        il.CudaBody(NORM_TEXT, "norm_rows", header_inputs=("x",), header_bytes=lambda op: 16)
-    headed = replace(
-        TEXT, streamed_inputs=("x",), loads_struct="Loads", header_inputs=("x",), header_bytes=lambda op: 16
-    )
+    with pytest.raises(ArgumentError, match="max_count is 4; use 2 or 3"):
+        il.Warpgroups(max_count=4)
+    with pytest.raises(ArgumentError, match="CudaBody: loads"):
+        il.CudaBody(NORM_TEXT, "norm_rows", loads=("x",))
+    for part, more in ((il.CudaLoads, {"pre_wait_inputs": "x"}), (il.RingStage, {"struct": "S", "header_inputs": "x"})):
+        with pytest.raises(ArgumentError, match=rf"{part.__name__}: {[*more][-1]} .*'x',"):
+            part(**more)
+    with pytest.raises(ArgumentError, match=r"CudaLoads: short_inputs is .*; give pairs, such as \(\('x', 'M'\),\)"):
+        il.CudaLoads(short_inputs=(("x",),))
+    header = {"header_inputs": ("x",), "header_bytes": lambda op: 16}
+    with pytest.raises(ParamError, match="a header comes with streamed inputs, and has both arguments and a size"):
+        il.RingStage("Loads", post_wait_inputs=("x",), **header)
     with pytest.raises(ParamError, match="has both arguments and a size"):
-        replace(headed, header_inputs=())
+        stream(**{**header, "header_inputs": ()})
     with pytest.raises(ParamError, match=r"has no arguments \['w'\], which its text reads ahead"):
-        launch(alone(replace(headed, header_inputs=("w",))))
+        launch(alone(replace(TEXT, loads=stream(**{**header, "header_inputs": ("w",)}))))
     with pytest.raises(ParamError, match="op 'mine': a header of -16 bytes; give 0 or more"):
-        launch(alone(replace(headed, header_bytes=lambda op: -16)))
+        launch(alone(replace(TEXT, loads=stream(**{**header, "header_bytes": lambda op: -16}))))
     with pytest.raises(ArgumentError, match=r"op 'mine': header_bytes is 1\.5; write a whole number"):
-        launch(alone(replace(headed, header_bytes=lambda op: 1.5)))
+        launch(alone(replace(TEXT, loads=stream(**{**header, "header_bytes": lambda op: 1.5}))))
     with pytest.raises(ParamError, match="op 'mine': an int of 16,610 bits bytes of scratch; give 0 or more, below 2"):
         launch(alone(replace(TEXT, scratch_bytes=lambda op: 10**5000)))
-    streamed = replace(TEXT, streamed_inputs=("x",), loads_struct="Loads")
     for stage, message in ((None, "stage_bytes is None"), (1.5, "stage_bytes is 1.5"), (-5, "a stage of -5 bytes")):
         with pytest.raises((ArgumentError, ParamError), match=f"op 'mine': {message}"):
-            launch(alone(replace(streamed, stage_bytes=lambda op, stage=stage: stage)))
+            launch(alone(replace(TEXT, loads=stream(stage_bytes=lambda op, stage=stage: stage))))
     for boxes, message in (
         (3, "box_rows is 3"),
         ({"x": 0}, "boxes of 0 rows of 'x'; give 1 to 256 rows"),
@@ -295,7 +304,7 @@ def test_what_no_text_takes_is_refused() -> None:
         ({"x": "a"}, r"box_rows\['x'\] is 'a'"),
     ):
         with pytest.raises((ArgumentError, ParamError), match=f"op 'mine': {message}"):
-            launch(alone(replace(streamed, box_rows=lambda op, boxes=boxes: boxes)))
+            launch(alone(replace(TEXT, loads=stream(box_rows=lambda op, boxes=boxes: boxes))))
     for more, message in (
         ("\udcff", "no UTF-8 at its"),
         ("\0", "has a NUL"),

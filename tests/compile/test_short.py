@@ -170,7 +170,7 @@ def test_norm_and_residual_are_told_of_rows_that_are_missing(monkeypatch: pytest
     parts = dict(zip(("norm", "up", "down"), zip(graph.ops, build_bodies(graph), strict=True), strict=True))
     for name, arg, field in (("norm", "x", "M"), ("down", "residual", "residual_rows")):
         op, body = parts[name]
-        assert arg in body.short_inputs
+        assert arg in body.loads.short_names
         tensors = {a.arg: torch.empty(graph.tensor(a.tensor).shape, dtype=torch.bfloat16) for a in op.accesses}
         for rows in (200, 120, 1):
             packed = body.pack(op, tensors | {arg: tensors[arg][:rows]}, il.bf16)

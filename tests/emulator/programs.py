@@ -31,8 +31,7 @@ from interlace.executors.megakernel import MegakernelExecutor
 from interlace.graph.op import Op
 from interlace.kernels.cuda.launcher import TensorMap
 from interlace.kernels.matmul import MATMUL
-from interlace.kernels.matmul.megakernel_body import count_loaded_rows
-from interlace.kernels.matmul.tilings import normalises
+from interlace.kernels.matmul.tilings import count_loaded_rows, normalises
 from interlace.loops.ir.smem import Placement, SharedLayout
 from interlace.megakernel import pacing
 from interlace.megakernel.compose import PREAMBLE, count_stages

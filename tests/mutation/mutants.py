@@ -415,14 +415,14 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("megakernel/ll_epochs.py", "{a.tensor for a in wanted} <= polled and", "", POLLS, "test_ll_ends.py"),
     mutant(
         "megakernel/ll_epochs.py",
-        "if body.ll_needs_reads else",
-        "if not body.ll_needs_reads else",
+        "if body.ll.needs_reads else",
+        "if not body.ll.needs_reads else",
         POLLS,
         "test_ll_ends.py",
     ),
     mutant(
         "megakernel/ll_epochs.py",
-        "    if body.reads_before_ll_stores is not None and body.reads_before_ll_stores(publisher):\n"
+        "    if body.ll.reads_before_stores is not None and body.ll.reads_before_stores(publisher):\n"
         "        return True\n",
         "",
         POLLS,

@@ -19,7 +19,7 @@ from interlace.kernels.elementwise import elementwise
 from interlace.kernels.experts.cuda import OPERANDS as OF_EXPERTS
 from interlace.kernels.layer_norm import layer_norm
 from interlace.kernels.matmul import cuda
-from interlace.kernels.matmul.megakernel_body import OPERANDS
+from interlace.kernels.matmul.megakernel_operands import OPERANDS
 from interlace.kernels.rms_norm import rms_norm
 from interlace.kernels.routing.cuda import _LOADS, _TOKENS
 from interlace.kernels.softmax import softmax

@@ -16,8 +16,8 @@ import interlace as il  # noqa: E402
 from interlace.core.errors import DTypeError, ShapeError  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.kernels.embedding import embedding  # noqa: E402
-from interlace.kernels.matmul.megakernel_body import pack  # noqa: E402
 from interlace.kernels.matmul.megakernel_candidates import is_fused_norm_faster  # noqa: E402
+from interlace.kernels.matmul.megakernel_operands import pack  # noqa: E402
 from interlace.kernels.rms_norm import rms_norm  # noqa: E402
 
 from ..cases import TORCH, Case, by_default, ffn_answer, ffn_shape, relative_error  # noqa: E402
@@ -501,7 +501,7 @@ def test_a_tile_that_cannot_normalise_its_rows_says_so(own: il.MatmulTile, k: in
     shapes = {"x": (24, k), "weight": (192, k), "out": (24, 192), "x_scale": (k,)}
     op = il.matmul("m", **{arg: il.Tensor(arg, shape, il.bf16) for arg, shape in shapes.items()}, eps=1e-5, tile=own)
     with pytest.raises(ShapeError, match=f"op 'm': tile of .*{told}"):
-        MEGAKERNEL_BODY.tile(op, 1, warpgroups)
+        MEGAKERNEL_BODY.tiling.build_tile(op, 1, warpgroups)
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)

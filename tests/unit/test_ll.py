@@ -127,9 +127,9 @@ def test_the_end_of_who_stores_tensors_too_is_seen_by_no_words() -> None:
     """Only what leaves nothing but words, such as attention, is over for who has polled those who polled it."""
     found, bodies = executor(ALL).lowered.ll_edges, build_bodies(graph())
     left = {o for o, op in enumerate(graph().ops) if {a.arg for a in op.writes} <= found.get_ll(o).epochs.keys()}
-    assert any(bodies[o].has_tensor_copy for o in left)
+    assert any(bodies[o].ll.has_tensor_copy for o in left)
     assert {graph().ops[o].name for o in found.end_pollers} >= {"layers.0.attend", "layers.1.attend"}
-    assert not any(bodies[o].has_tensor_copy for o in found.end_pollers)
+    assert not any(bodies[o].ll.has_tensor_copy for o in found.end_pollers)
 
 
 def test_of_tokens_that_are_words_waits_are_left_for_what_is_added_alone() -> None:

@@ -152,11 +152,10 @@ def words(*ops: il.Op, outputs: tuple[str, ...] = ("a",), keeps: bool = False, g
     names = dict.fromkeys(access.tensor for op in ops for access in op.accesses)
     graph = il.Graph("ends", (*map(tensor, names),), ops, ("x",), outputs)
     body = build_bodies(chain().graph)[0]
-    body = replace(
-        body, ll_outputs=("out",), ll_inputs=("x",), has_tensor_copy=keeps, can_use_ll=None, count_ll_trips=None
-    )
-    body = replace(body, reads_before_ll_stores=None if gathers is None else lambda op: gathers)
-    bodies = [body] * len(ops)
+    reads_before_stores = None if gathers is None else lambda op: gathers
+    changes = {"inputs": ("x",), "outputs": ("out",), "has_tensor_copy": keeps, "can_use": None, "count_trips": None}
+    ll = replace(body.ll, **changes, reads_before_stores=reads_before_stores)
+    bodies = [replace(body, ll=ll)] * len(ops)
     return select_ll_tensors(il.build(graph, il.Schedule(16)), bodies, il.RunOptions("meta"))
 
 

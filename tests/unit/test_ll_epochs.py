@@ -20,6 +20,7 @@ from interlace.graph.access import ALL, Span, axes
 from interlace.graph.dependencies import Dependencies
 from interlace.kernels.bodies import Reference
 from interlace.kernels.cuda_body import CudaBody
+from interlace.kernels.megakernel_body import LLArguments
 from interlace.megakernel.ll_epochs import UnpolledLL, find_unpolled, proves_reads_done
 from interlace.megakernel.ll_proof import prove_ll
 from interlace.megakernel.ll_search import _Search, select_ll_tensors
@@ -40,8 +41,8 @@ def kernel(name: str, writes: tuple[str, ...], reads: tuple[str, ...], **words: 
         return {arg: np.full(params[f"n_{arg}"], total + n + len(name)) for n, arg in enumerate(writes)}
 
     text = f"DEVICE void {name}(const Tile& tile, const Arguments& a) {{ }}"
-    words = {"ll_outputs": writes, "ll_inputs": reads} | words
-    return il.Kernel(name, reference=Reference(finish), megakernel=CudaBody(text, name, **words))
+    ll = LLArguments(**{"outputs": writes, "inputs": reads} | words)
+    return il.Kernel(name, reference=Reference(finish), megakernel=CudaBody(text, name, ll=ll))
 
 
 def op(
@@ -76,10 +77,10 @@ def dead_words() -> il.Graph:
     """A publishes p and q; M polls p alone; B, which polls what M makes of it, publishes q anew, and C polls that."""
     x, p, q, r, y = vectors("xpqry")
     return graph_of(
-        op("A", {"x": x}, {"p": p, "q": q}, ll_inputs=()),
+        op("A", {"x": x}, {"p": p, "q": q}, inputs=()),
         op("M", {"p": p}, {"r": r}),
         op("B", {"r": r}, {"q": q}),
-        op("C", {"q": q}, {"y": y}, ll_outputs=()),
+        op("C", {"q": q}, {"y": y}, outputs=()),
         output="y",
     )
 
@@ -140,18 +141,18 @@ def keeps_p_as_words(*, polls: str, beside: bool = False, gathers: bool = False,
     x, u, p, q, s, r, y = vectors("xupqsry")
     writes = {"p": p, "q": q} | ({"s": s} if beside else {})
     graph = graph_of(
-        op("Z", {"x": x}, {"u": u}, ll_outputs=(), ll_inputs=()),
-        op("A", {"u": u}, writes, ll_inputs=(), ll_outputs=("p", "q")),
-        op("C", {name: {"p": p, "q": q}[name] for name in polls}, {"r": r}, ll_outputs=()),
-        *(() if "q" in polls else (op("D", {"q": q}, {"y": y}, ll_outputs=()),)),
-        *((op("E", {"s": s}, {"y": y}, ll_outputs=(), ll_inputs=()),) if beside and "q" in polls else ()),
-        op("B", {"r": r}, {"u": u}, ll_outputs=(), ll_inputs=()),
-        op("F", {"u": u, "r": r}, {"z": il.Tensor("z", (ELEMENTS,), il.fp32)}, ll_outputs=(), ll_inputs=()),
+        op("Z", {"x": x}, {"u": u}, outputs=(), inputs=()),
+        op("A", {"u": u}, writes, inputs=(), outputs=("p", "q")),
+        op("C", {name: {"p": p, "q": q}[name] for name in polls}, {"r": r}, outputs=()),
+        *(() if "q" in polls else (op("D", {"q": q}, {"y": y}, outputs=()),)),
+        *((op("E", {"s": s}, {"y": y}, outputs=(), inputs=()),) if beside and "q" in polls else ()),
+        op("B", {"r": r}, {"u": u}, outputs=(), inputs=()),
+        op("F", {"u": u, "r": r}, {"z": il.Tensor("z", (ELEMENTS,), il.fp32)}, outputs=(), inputs=()),
         output="z",
     )
     plan = il.build(graph, il.Schedule(8))
     bodies = list(build_bodies(graph))
-    bodies[1] = replace(bodies[1], reads_before_ll_stores=lambda of: gathers, ll_needs_reads=need)
+    bodies[1] = replace(bodies[1], ll=replace(bodies[1].ll, reads_before_stores=lambda of: gathers, needs_reads=need))
     return "p" in prove_ll(plan, bodies, META).sizes
 
 
@@ -195,7 +196,7 @@ def test_a_poll_from_the_middle_of_a_tile_on_is_not_of_all_of_it(first: int, who
 @pytest.mark.parametrize("part", ["", "p", "q"])
 def test_every_tensor_is_polled_whole(part: str) -> None:
     x, p, q, y = vectors("xpqy")
-    publisher = op("A", {"x": x}, {"p": p, "q": q}, ll_inputs=())
+    publisher = op("A", {"x": x}, {"p": p, "q": q}, inputs=())
     half = (I.block(ELEMENTS // 2),)
     reads = {name: (tensor, half if name == part else (ALL,)) for name, tensor in (("p", p), ("q", q))}
     ops = (publisher, il.Kernel("C").make_op("C", (1,), reads, {"y": (y, (ALL,))}))
@@ -220,10 +221,10 @@ def publishing(draw: Any) -> il.Graph:
         tiles, whole = draw(st.sampled_from((1, 2, 4))), draw(st.integers(0, 3)) > 0
         reads = {f"in{at}": tensor for at, tensor in enumerate(some)}
         made = {f"out{at}": tensor for at, tensor in enumerate(outs)}
-        ops.append(op(f"o{n}", reads, made, tiles, whole, ll_inputs=tuple(reads) if draw(st.integers(0, 7)) else ()))
+        ops.append(op(f"o{n}", reads, made, tiles, whole, inputs=tuple(reads) if draw(st.integers(0, 7)) else ()))
         written = [*(tensor for tensor in written if tensor not in outs), *outs]
     last = il.Tensor("y", (ELEMENTS,), il.fp32)
-    ops.append(op("last", {f"in{at}": tensor for at, tensor in enumerate(written[-2:])}, {"out": last}, ll_outputs=()))
+    ops.append(op("last", {f"in{at}": tensor for at, tensor in enumerate(written[-2:])}, {"out": last}, outputs=()))
     return graph_of(*ops, output="y")
 
 

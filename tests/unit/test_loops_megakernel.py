@@ -127,14 +127,14 @@ def test_products_ask_for_the_warpgroups_that_they_were_written_for_and_other_lo
         kernel = mark_rings(loops.library.matmul(threads=threads), a_s=2, b_s=2)
         op = loops.as_op("product", kernel, shapes)
         body = build_megakernel_body(op, shapes, frozenset("ab"))
-        assert body.warpgroups is not None
-        assert body.warpgroups(op) == wanted
-        assert body.pre_wait_inputs == ("a", "b")
+        assert body.tiling.warpgroups.count_required is not None
+        assert body.tiling.warpgroups.count_required(op) == wanted
+        assert body.loads.pre_wait_inputs == ("a", "b")
     plain = tiles_of({"x": (16, 64), "y": (16, 64)}, il.fp32)
     op = loops.as_op("copy", mark_rings(loops.library.copy_2d(tile=(8, 64)), s=2), plain)
     body = build_megakernel_body(op, plain, frozenset())
-    assert (body.warpgroups, body.pre_wait_inputs, body.prefetchable_inputs) == (None, (), ())
-    assert body.tile(op, 1, 2).dependent_bytes == 8 * 64 * 4
+    assert (body.tiling.warpgroups.count_required, body.loads.inputs_before_waits) == (None, ())
+    assert body.tiling.build_tile(op, 1, 2).dependent_bytes == 8 * 64 * 4
 
 
 def test_weights_come_ahead_of_all_and_nothing_else_then_comes_ahead_of_waits() -> None:
@@ -142,7 +142,7 @@ def test_weights_come_ahead_of_all_and_nothing_else_then_comes_ahead_of_waits() 
     kernel = mark_rings(loops.library.matmul(), a_s=2, b_s=2)
     op = loops.as_op("product", kernel, shapes, weights=("b",))
     body = build_megakernel_body(op, shapes, frozenset("ab"))
-    assert (body.prefetchable_inputs, body.pre_wait_inputs) == (("b",), ())
+    assert (body.loads.prefetchable_inputs, body.loads.pre_wait_inputs) == (("b",), ())
     assert get_kernel(op).check(op, shapes) is None
     assert loops.as_op("product", kernel, shapes).kernel != op.kernel
     with pytest.raises(PipelineError, match=r"op 'product' has 'c' among its weights.*but from \['a', 'b'\]; leave"):
@@ -196,6 +196,6 @@ def test_an_op_that_cannot_join_says_which_and_what_runs_it() -> None:
     shapes = tiles_of({"a": (64, 64), "b": (64, 64), "c": (64, 64)}, il.bf16)
     product = loops.as_op("small", mark_rings(loops.library.matmul(m=64, n=64, threads=128), a_s=2, b_s=2), shapes)
     body = build_megakernel_body(product, shapes, frozenset("ab"))
-    assert body.tile(product, 1, 1).prefetchable_bytes == 2 * 64 * 128
+    assert body.tiling.build_tile(product, 1, 1).prefetchable_bytes == 2 * 64 * 128
     with pytest.raises(PlanError, match=r"op 'small' cannot.*64 rows over 256 threads; use 64 rows, or a multiple"):
-        body.tile(product, 1, 2)
+        body.tiling.build_tile(product, 1, 2)

@@ -208,7 +208,7 @@ def test_what_the_one_launch_of_experts_does_not_take_is_refused() -> None:
         t["owner"] = il.Tensor("owner", (2,), il.int32)
         op = expert_matmul("up", t["x"], t["owner"], t["weight"], t["out"], tile=tile)
         MEGAKERNEL_BODY.check(op, t)
-        MEGAKERNEL_BODY.tile(op, 1, 1)
+        MEGAKERNEL_BODY.tiling.build_tile(op, 1, 1)
 
     check_tile(72, il.MatmulTile(32, 64, 64))
     with pytest.raises(DTypeError, match="the megakernel multiplies bf16 and fp16"):

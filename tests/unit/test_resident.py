@@ -62,12 +62,7 @@ def test_only_one_tensor_that_all_attention_reads_and_that_is_small_is_kept(
 @pytest.mark.parametrize("early", [(), ("position",)])
 def test_what_is_kept_is_read_early_of_what_is_streamed(early: tuple[str, ...]) -> None:
     with pytest.raises(ParamError, match="resident_input='position'"):
-        il.CudaBody(
-            "DEVICE void f(const Tile& tile, const Arguments& a) {}",
-            "f",
-            pre_wait_inputs=early,
-            resident_input="position",
-        )
+        il.CudaLoads(pre_wait_inputs=early, resident_input="position")
 
 
 @pytest.mark.parametrize("dtype", [il.bf16, il.fp32])
@@ -75,10 +70,9 @@ def test_a_number_is_kept_of_each_element_whatever_its_type(dtype: il.DType) -> 
     text = il.CudaBody(
         "DEVICE void f(const Tile& tile, const Arguments& a, Stream& stream) {}",
         "f",
-        streamed_inputs=("x",),
-        pre_wait_inputs=("at",),
-        resident_input="at",
-        loads_struct="Loads",
+        loads=il.CudaLoads(
+            pre_wait_inputs=("at",), resident_input="at", ring=il.RingStage("Loads", streamed_inputs=("x",))
+        ),
     )
     (i,) = il.axes(1)
     x, at, y = (il.Tensor(name, (6,), dtype) for name in ("x", "at", "y"))

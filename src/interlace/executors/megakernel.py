@@ -283,7 +283,7 @@ class MegakernelExecutor(DeviceExecutor):
         return (self.lowered.warpgroups + 1) * 128
 
     def _find_short_arguments(self, op: Op) -> Sequence[str]:
-        return build_bodies(self.plan.graph)[self.plan.graph.op_index(op.name)].short_inputs
+        return build_bodies(self.plan.graph)[self.plan.graph.op_index(op.name)].loads.short_names
 
     def _get_partial_size(self, op: Op) -> Any:
         return lambda op: self.lowered.ops[self.plan.graph.op_index(op.name)].tile.partial_elements

@@ -25,13 +25,11 @@ from interlace.kernels.bodies import (
     PROVIDED_PARAMETERS,
     BodyKind,
     CudaLauncher,
-    MegakernelBody,
-    MegakernelBodyFactory,
     Params,
     Reference,
     TritonBody,
 )
-from interlace.kernels.cuda_body import CudaBody
+from interlace.kernels.megakernel_body import MegakernelBody, MegakernelBodyFactory
 from interlace.kernels.tuning import Tuning
 
 _WARPS = (1, 2, 4, 8, 12, 16, 32)
@@ -79,7 +77,7 @@ class Kernel:
     @property
     def is_proved(self) -> bool:
         """False if it has a CUDA source that nothing checks against the access maps of its ops."""
-        return not isinstance(self.megakernel, CudaBody) or self.megakernel.is_proved
+        return self.megakernel is None or self.megakernel.is_proved
 
     @property
     def has_op_factory(self) -> bool:

@@ -24,11 +24,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.dtypes import DType
 from interlace.core.errors import DeviceError, ShapeError
 from interlace.graph.op import Op, Param
-from interlace.graph.tensor import Tensor
-from interlace.kernels.abi import Struct
 
 Array = NDArray[np.float64]
 Regions = Mapping[str, Array]
@@ -217,96 +214,6 @@ class LLTensors:
 
 #: No argument uses the LL protocol.
 NO_LL = LLTensors({})
-
-
-@dataclass(frozen=True)
-class MegakernelBody:
-    """A kernel's body in the megakernel (``csrc/ring/ring.cuh``), as CUDA C++.
-
-    Attributes:
-        source: CUDA source that defines ``MegakernelTile.type``; it follows the megakernel's own source, in a
-            separate namespace in which ``ELEMENT_PTX`` is the PTX dtype of the op's first argument.
-        operands: struct of each op's operands in device memory, called ``Operands``.
-        prefetchable_inputs: names of the arguments that are loaded before any wait; no op of the graph may write them.
-        tile: op, upper bound of a tile's parts, warpgroups -> how its tiles are computed; raises ShapeError if that
-            is not supported.
-        pack: op, tensors by argument, dtype of the first -> the bytes of ``operands``. It needs a CUDA driver.
-        check: op, the graph's tensors by argument -> raises DTypeError or ShapeError unless some tiling of it can run.
-        warpgroups: op -> consumer warpgroups that its tiling requires; None if any number is supported.
-        max_warpgroups: upper bound of the supported consumer warpgroups.
-        is_chunked: True if it waits inside its reduction; otherwise an item does all its waits at its start.
-        pre_wait_inputs: names of the arguments that are loaded before the item's waits but after the end of the
-            previous launch; no earlier op of the graph may write them.
-        resident: data that the loader may keep in shared memory, if it is the same tensor for all ops of the launch
-            that have such data. None if there is none.
-        post_wait_inputs: names of the arguments that reach a CUDA source through the ring after the item's waits
-            (``ring/fetched.cuh``).
-        prefers_two_warpgroups: True if two warpgroups are used when no tiling determines their number, because its
-            items compute on rows at the rate of memory.
-        build_clustered_body: op, cluster -> the body whose blocks load for one another; raises ShapeError if they
-            cannot. None if no tiling can.
-        short_inputs: names of the arguments that may have fewer rows than the graph declares; missing rows are not
-            read.
-        build_cooperative_tile: op, parts of each tile, warpgroups -> how tiles are computed if each part reduces and
-            finishes a share of the tile; returns None if that is not supported. None for a body without such tiles.
-        build_prefetching_tile: op, its tile, lower bound of an item's extent along k -> the same tile, whose items
-            may load weights into registers before their waits. None if the body has no such tiles, or if all its
-            tiles are such.
-        ll_inputs: names of the arguments that it can read as LL words, all or none; each tile then polls all that the
-            op's access maps declare as read from them.
-        ll_outputs: names of the arguments that it can write as LL words, all or none.
-        has_tensor_copy: True if it also writes LL outputs to their tensors, with the words in ``<name>_words``;
-            otherwise only the words exist.
-        can_use_ll: op, name of an argument -> True if the argument can use LL; None if all always can.
-        count_ll_trips: op -> number of consecutive L2 round trips in which a tile polls LL words; None for one.
-        reads_before_ll_stores: op -> True if a tile stores no LL word before all its reads are complete, so that any
-            of its words proves that; None if that does not hold.
-        ll_needs_reads: True if everything that a tile reads affects its LL words, whatever else it stores, so that
-            all words together prove that its reads are complete.
-        build_ll_body: the arguments that use LL -> the body that uses it for them.
-    """
-
-    source: str
-    operands: Struct
-    prefetchable_inputs: tuple[str, ...]
-    tile: Callable[[Op, int, int], MegakernelTile]
-    pack: Callable[[Op, Mapping[str, Any], DType], bytes]
-    check: Callable[[Op, Mapping[str, Tensor]], None]
-    warpgroups: Callable[[Op], int] | None = None
-    max_warpgroups: int = 2
-    is_chunked: bool = True
-    pre_wait_inputs: tuple[str, ...] = ()
-    resident: ResidentVector | None = None
-    post_wait_inputs: tuple[str, ...] = ()
-    prefers_two_warpgroups: bool = False
-    short_inputs: tuple[str, ...] = ()
-    build_clustered_body: Callable[[Op, Cluster], MegakernelBody] | None = None
-    build_cooperative_tile: Callable[[Op, int, int], MegakernelTile | None] | None = None
-    build_prefetching_tile: Callable[[Op, MegakernelTile, int], MegakernelTile] | None = None
-    ll_inputs: tuple[str, ...] = ()
-    ll_outputs: tuple[str, ...] = ()
-    has_tensor_copy: bool = False
-    can_use_ll: Callable[[Op, str], bool] | None = None
-    count_ll_trips: Callable[[Op], int] | None = None
-    reads_before_ll_stores: Callable[[Op], bool] | None = None
-    ll_needs_reads: bool = False
-    build_ll_body: Callable[[LLTensors], MegakernelBody] | None = None
-
-
-class MegakernelBodyFactory(Protocol):
-    """Factory that builds a kernel's megakernel body for each op."""
-
-    def build_megakernel_body(self, op: Op, tensors: Mapping[str, Tensor], read_only: frozenset[str]) -> MegakernelBody:
-        """Return the body for an op.
-
-        Args:
-            tensors: tensors of the graph, by argument.
-            read_only: arguments that no earlier op writes.
-
-        Raises:
-            ParamError: names or params that are invalid in CUDA C++.
-            PlanError: an op that cannot share a launch with others.
-        """
 
 
 class CudaLaunch(Protocol):

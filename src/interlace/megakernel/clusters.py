@@ -104,11 +104,11 @@ def cluster_ops(parts: Sequence[LoweredOp], graph: Graph, cluster: Cluster) -> l
     """
     found = []
     for op, part in zip(graph.ops, parts, strict=True):
-        if part.body.build_clustered_body is None:
+        if part.body.clustering is None:
             raise PlanError(
                 f"op {op.name!r}: kernel {op.kernel!r} loads nothing for a cluster of {cluster}; use no cluster"
             )
-        found.append(replace(part, body=part.body.build_clustered_body(op, cluster)))
+        found.append(replace(part, body=part.body.join_cluster(op, cluster)))
     return found
 
 
@@ -117,7 +117,7 @@ def has_weight_pairs(plan: Plan, table: DeviceTables, parts: Sequence[LoweredOp]
     if plan.dispatch is not Dispatch.STATIC or table.workers % 2:
         return False
     rows = table.items[_align_neighbours(table, 2)]
-    same = np.array([part.body.build_clustered_body is not None for part in parts])[rows["op"][:, 0]]
+    same = np.array([part.body.clustering is not None for part in parts])[rows["op"][:, 0]]
     for name in ("op", "j", "l", "k_lo"):
         same &= rows[name][:, 0] == rows[name][:, 1]
     return bool(2 * 2 * np.count_nonzero(same) > len(table.items))

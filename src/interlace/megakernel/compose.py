@@ -25,10 +25,11 @@ from interlace.core.dtypes import DType
 from interlace.core.errors import PlanError
 from interlace.csrc import expand, include
 from interlace.kernels.abi import STATE, Struct
-from interlace.kernels.bodies import NO_CLUSTER, Cluster, MegakernelBody, MegakernelTile
+from interlace.kernels.bodies import NO_CLUSTER, Cluster, MegakernelTile
 from interlace.kernels.cuda.preamble import ELEMENTS, SEMAPHORES, WORDS
 from interlace.kernels.cuda.ptx import PTX, count_entry_registers
 from interlace.kernels.cuda_body import LINE_DIRECTIVE
+from interlace.kernels.megakernel_body import MegakernelBody
 from interlace.megakernel.constants import MESSAGE_BYTES, SHARED, TICKETS, define_constants
 from interlace.megakernel.dispatch import CODES, QUEUE, select_code
 from interlace.megakernel.options import Termination

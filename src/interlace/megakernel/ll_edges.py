@@ -45,7 +45,8 @@ from numpy.typing import NDArray
 from interlace.graph.access import Ints
 from interlace.graph.op import Op
 from interlace.graph.ragged import Groups, fold, group_by, mark_covered
-from interlace.kernels.bodies import NO_LL, LLTensors, MegakernelBody
+from interlace.kernels.bodies import NO_LL, LLTensors
+from interlace.kernels.megakernel_body import MegakernelBody
 from interlace.plan.plan import Plan, Waits
 from interlace.sim.modes import LLHandOffs
 
@@ -77,7 +78,7 @@ class LLEdges:
     def bind_arguments(self, number: int, op: Op, body: MegakernelBody, memory: Mapping[str, Any]) -> dict[str, Any]:
         """Return the words of an op's LL arguments, by the names that its body uses; ``number`` is the op's index."""
         tensors = {access.arg: access.tensor for access in op.accesses}
-        beside = "_words" if body.has_tensor_copy else ""
+        beside = "_words" if body.ll.has_tensor_copy else ""
         return {f"{arg}{beside}": memory[tensors[arg]] for arg in self.get_ll(number).epochs}
 
     def drop_polled_waits(self, waits: Waits, plan: Plan) -> Waits:

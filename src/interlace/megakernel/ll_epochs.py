@@ -26,7 +26,7 @@ import numpy as np
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies, Link
 from interlace.graph.graph import Graph
-from interlace.kernels.bodies import MegakernelBody
+from interlace.kernels.megakernel_body import MegakernelBody
 
 #: Names of the arguments that are LL words, by op index.
 Arguments = Mapping[int, Collection[str]]
@@ -103,9 +103,9 @@ def proves_reads_done(
         words: arguments of the source that are LL words.
     """
     publisher = dependencies.graph.ops[source]
-    if body.reads_before_ll_stores is not None and body.reads_before_ll_stores(publisher):
+    if body.ll.reads_before_stores is not None and body.ll.reads_before_stores(publisher):
         return True
-    wanted = [a for a in publisher.writes if a.arg in words] if body.ll_needs_reads else publisher.writes
+    wanted = [a for a in publisher.writes if a.arg in words] if body.ll.needs_reads else publisher.writes
     polled = {link.target.tensor for link in links}
     return {a.tensor for a in wanted} <= polled and all(
         _polls_whole_tiles(source, link, dependencies) for link in links

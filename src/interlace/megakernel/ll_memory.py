@@ -42,7 +42,7 @@ class LLMemory:
     def __init__(self, proof: Proof, ll_tensors: tuple[str, ...] | None) -> None:
         plan, bodies = proof.plan, build_bodies(proof.plan.graph)
         self._ll_edges = prove_ll(plan, bodies, RunOptions("meta", ll_tensors=ll_tensors))
-        self._has_tensor_copy = [body.has_tensor_copy for body in bodies]
+        self._has_tensor_copy = [body.ll.has_tensor_copy for body in bodies]
         self.waits = self._ll_edges.drop_polled_waits(plan.waits, plan)
         self.posts = self._ll_edges.compute_posts(self.waits, plan)
         shapes = {name: plan.graph.tensor(name).shape for name in self._ll_edges.sizes}

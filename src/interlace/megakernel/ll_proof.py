@@ -37,7 +37,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.ragged import compute_offsets, expand_ranges, group_by
 from interlace.graph.tensor import Tensor
-from interlace.kernels.bodies import MegakernelBody
+from interlace.kernels.megakernel_body import MegakernelBody
 from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges
 from interlace.megakernel.ll_epochs import find_unpolled, proves_reads_done
 from interlace.megakernel.ll_search import select_ll_tensors
@@ -172,7 +172,7 @@ class _LLPlanBuilder:
             polled.append(mark)
         if left := [Access(a.arg, self._name_ll_tensor(a.tensor), a.spans) for a in op.writes if a.arg in numbers]:
             part(_LL, "words", polled, left)
-        stored = [a for a in op.writes if a.arg not in numbers or self.bodies[o].has_tensor_copy]
+        stored = [a for a in op.writes if a.arg not in numbers or self.bodies[o].ll.has_tensor_copy]
         if some := [a for a in stored if a.tensor in kept] or (not left and stored):
             part(_STORES, "stores", polled, some)
         return found

@@ -13,7 +13,8 @@ from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.ragged import Groups, find_distinct, group_by
-from interlace.kernels.bodies import NO_CLUSTER, LLTensors, MegakernelBody
+from interlace.kernels.bodies import NO_CLUSTER, LLTensors
+from interlace.kernels.megakernel_body import MegakernelBody
 from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges, WaitOwners
 from interlace.megakernel.ll_epochs import find_unpolled, proves_reads_done
 from interlace.megakernel.options import RunOptions
@@ -43,7 +44,7 @@ def select_ll_tensors(
         PlanError: a named tensor cannot use the LL protocol.
     """
     wanted = options.ll_tensors
-    able = any(body.ll_outputs for body in bodies) and any(body.ll_inputs for body in bodies)
+    able = any(body.ll.outputs for body in bodies) and any(body.ll.inputs for body in bodies)
     able &= plan.dispatch in _DISPATCHES and options.cluster == NO_CLUSTER
     found = NO_LL_EDGES
     if able and wanted != ():
@@ -83,12 +84,13 @@ class _Search:
         self.reads: dict[int, dict[str, str]] = {}
         for o, (op, body) in enumerate(zip(ops, bodies, strict=True)):
             waves = 1 if wanted is not None else -(-op.tiles // plan.workers)
-            if o in cut or (waves > 1 and not body.prefetchable_inputs):
+            if o in cut or (waves > 1 and not body.loads.prefetchable_inputs):
                 continue
-            trips = 1 if wanted is not None or body.count_ll_trips is None else body.count_ll_trips(op)
-            polls = body.ll_inputs if waves * trips <= _MAX_TRIPS else ()
-            for names, accesses, of in ((body.ll_outputs, op.writes, self.writes), (polls, op.reads, self.reads)):
-                able = [name for name in names if body.can_use_ll is None or body.can_use_ll(op, name)]
+            trips = 1 if wanted is not None or body.ll.count_trips is None else body.ll.count_trips(op)
+            polls = body.ll.inputs if waves * trips <= _MAX_TRIPS else ()
+            tensors = {a.arg: self.graph.tensor(a.tensor) for a in op.accesses}
+            for names, accesses, of in ((body.ll.outputs, op.writes, self.writes), (polls, op.reads, self.reads)):
+                able = body.ll.select(names, op, tensors)
                 some = {a.arg: a.tensor for a in accesses if a.arg in able}
                 if some and {*some.values()} <= inner and (wanted is None or {*some.values()} <= {*wanted}):
                     of[o] = some
@@ -127,7 +129,7 @@ class _Search:
         for o, args in self.writes.items():
             if not {*args.values()} <= polled:
                 wrong.add(o)
-            elif not self.bodies[o].has_tensor_copy:
+            elif not self.bodies[o].ll.has_tensor_copy:
                 readers = [user for name in args.values() for user in self._readers.get(name, ())]
                 if any(a.arg not in self.reads.get(r, {}) for r, a in readers):
                     wrong.add(o)
@@ -165,7 +167,7 @@ class _Search:
     def _find_stored(self, op: int) -> set[str]:
         """Return the tensors that an op with LL outputs stores: its other outputs, and copies of its words if any."""
         accesses, words = self.graph.ops[op].writes, self.writes[op]
-        return {a.tensor for a in accesses if self.bodies[op].has_tensor_copy or a.arg not in words}
+        return {a.tensor for a in accesses if self.bodies[op].ll.has_tensor_copy or a.arg not in words}
 
     def _may_store_late(self, op: int, tensor: str) -> bool:
         """Return whether an op's stores to a tensor may come after those of the next writer; words order neither.
@@ -271,7 +273,7 @@ class _Search:
         found = {}
         for o, args in self.writes.items():
             pollers = [c for c, sources in polled.items() if o in sources]
-            if self.bodies[o].has_tensor_copy or len(pollers) != 1 or len(args) < len(self.graph.ops[o].writes):
+            if self.bodies[o].ll.has_tensor_copy or len(pollers) != 1 or len(args) < len(self.graph.ops[o].writes):
                 continue
             links = [k for k in self._get_links(pollers[0]) if o in k.producers and k.hazard is Hazard.RAW]
             seen = np.concatenate([self.dependencies.find_tile_producers(link).values for link in links])

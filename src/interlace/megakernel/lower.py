@@ -104,7 +104,7 @@ def lower(proof: Proof, device: DeviceSpec, options: RunOptions) -> LoweredGraph
     declared = get_graph_bodies(graph)
     fixup = CooperativeFixup.of(proof, find_cooperative_ops(graph, count_parts(plan)))
     ll_edges = prove_ll(plan, declared.bodies, options)
-    chunked = [body.is_chunked for body in declared.bodies]
+    chunked = [body.loads.is_chunked for body in declared.bodies]
     tables = build_worker_tables(plan, chunked, parts_wait=True, cooperative=fixup, ll_edges=ll_edges)
     check_order(proof, tables.parts.tolist())
     ops = lower_ops(graph, tables.parts.tolist(), fixup.ops, ll_edges, tables.min_extents.tolist())

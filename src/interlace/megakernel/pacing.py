@@ -16,7 +16,8 @@ from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import get_kernel
-from interlace.kernels.bodies import BodyKind, MegakernelBody
+from interlace.kernels.bodies import BodyKind
+from interlace.kernels.megakernel_body import MegakernelBody
 from interlace.kernels.tuning import count_longest_chain, is_chain
 from interlace.megakernel.parts import build_bodies, has_only_cooperative_fixups
 from interlace.plan.plan import Dispatch
@@ -46,11 +47,10 @@ def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Schedule | None = 
     written = {access.tensor for op in graph.ops for access in op.writes}
     few = count_longest_chain(graph) <= _SHORT_CHAIN_OPS
     idle = (
-        not (body.prefetchable_inputs or body.pre_wait_inputs)
-        and not (few and written.isdisjoint(a.tensor for a in op.reads))
+        not body.loads.inputs_before_waits and not (few and written.isdisjoint(a.tensor for a in op.reads))
         for op, body in zip(graph.ops, bodies, strict=True)
     )
-    mixed = any(idle) and any(body.prefetchable_inputs for body in bodies)
+    mixed = any(idle) and any(body.loads.prefetchable_inputs for body in bodies)
     held = 0 < sum(nbytes for _, nbytes in _select_weighted_ops(graph, bodies)) <= device.sms * device.smem_bytes
     shared = chosen is not None and has_only_cooperative_fixups(graph, chosen)
     if is_chain(graph) or held or mixed or shared:
@@ -74,7 +74,7 @@ def _select_weighted_ops(graph: Graph, bodies: Sequence[MegakernelBody]) -> list
     found = []
     for op, body in zip(graph.ops, bodies, strict=True):
         nbytes = sum(
-            graph.tensor(access.tensor).nbytes for access in op.reads if access.arg in body.prefetchable_inputs
+            graph.tensor(access.tensor).nbytes for access in op.reads if access.arg in body.loads.prefetchable_inputs
         )
         found += [(op, nbytes)] if nbytes else []
     return found

@@ -11,7 +11,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import build_megakernel_body, require
-from interlace.kernels.bodies import MegakernelBody
+from interlace.kernels.megakernel_body import MegakernelBody
 from interlace.megakernel.compose import LoweredOp
 from interlace.megakernel.ll_edges import NO_LL_EDGES, LLEdges
 from interlace.plan.verify import Proof
@@ -113,14 +113,10 @@ def lower_ops(
     parts: list[LoweredOp] = []
     for o, (op, body, count) in enumerate(zip(graph.ops, build_bodies(graph), split, strict=True)):
         if o in ll_edges.ops:
-            assert body.build_ll_body is not None
-            body = body.build_ll_body(ll_edges.get_ll(o))
-        shared = (
-            body.build_cooperative_tile(op, count, warpgroups)
-            if o in cooperative and body.build_cooperative_tile is not None
-            else None
-        )
-        tile = body.tile(op, count, warpgroups) if shared is None else shared
+            assert body.ll.build_body is not None
+            body = body.ll.build_body(ll_edges.get_ll(o))
+        shared = body.tiling.find_cooperative_tile(op, count, warpgroups) if o in cooperative else None
+        tile = body.tiling.build_tile(op, count, warpgroups) if shared is None else shared
         parts.append(LoweredOp(body, tile, graph.find_compute_dtype(op), op.name))
     parts = _cache_resident_vectors(graph, parts)
     return parts if min_extents is None else _prefetch_weights(graph, parts, min_extents)
@@ -128,16 +124,20 @@ def lower_ops(
 
 def _cache_resident_vectors(graph: Graph, parts: Sequence[LoweredOp]) -> list[LoweredOp]:
     """Let loaders cache a vector in shared memory if all ops that could do so have one code, tensor and params."""
-    kept = {
-        (part.code, _get_tensors(graph, op)[part.body.resident.arg], op.params)
-        for op, part in zip(graph.ops, parts, strict=True)
-        if part.body.resident is not None
+    tensors = [_get_tensors(graph, op) for op in graph.ops]
+    vectors = [
+        part.body.loads.find_resident_vector(op, own) for op, part, own in zip(graph.ops, parts, tensors, strict=True)
+    ]
+    users = {
+        (part.code, own[vector.arg], op.params)
+        for op, part, own, vector in zip(graph.ops, parts, tensors, vectors, strict=True)
+        if vector is not None
     }
-    if len(kept) != 1:
+    if len(users) != 1:
         return [*parts]
     return [
-        part if part.body.resident is None else replace(part, tile=part.body.resident.apply_to(part.tile))
-        for part in parts
+        part if vector is None else replace(part, tile=vector.apply_to(part.tile))
+        for part, vector in zip(parts, vectors, strict=True)
     ]
 
 
@@ -154,8 +154,9 @@ def _prefetch_weights(graph: Graph, parts: Sequence[LoweredOp], least: Sequence[
     made = []
     for o, (op, part) in enumerate(zip(graph.ops, parts, strict=True)):
         alone = read[o + 1] not in (read[o], read[o + 2])
-        if part.body.build_prefetching_tile is not None and alone:
-            part = replace(part, tile=part.body.build_prefetching_tile(op, part.tile, alike[part.code]))
+        build = part.body.tiling.build_prefetching_tile
+        if build is not None and alone:
+            part = replace(part, tile=build(op, part.tile, alike[part.code]))
         made.append(part)
     return made
 
@@ -164,9 +165,7 @@ def find_cooperative_ops(graph: Graph, split: Sequence[int]) -> list[bool]:
     """Return for each op whether its body supports cooperative fix-up, given the parts of each of its tiles."""
     warpgroups = count_warpgroups(graph)
     return [
-        body.build_cooperative_tile is not None
-        and count > 1
-        and body.build_cooperative_tile(op, count, warpgroups) is not None
+        count > 1 and body.tiling.find_cooperative_tile(op, count, warpgroups) is not None
         for op, body, count in zip(graph.ops, build_bodies(graph), split, strict=True)
     ]
 
@@ -180,7 +179,7 @@ def has_only_cooperative_fixups(graph: Graph, chosen: Schedule) -> bool:
     cut = [split is not None and split != WholeTiles() for split in splits]
     parts = [split.parts if isinstance(split, SplitK) else 1 for split in splits]
     if not any(cut) or any(
-        some and body.build_cooperative_tile is None for some, body in zip(cut, build_bodies(graph), strict=True)
+        some and body.tiling.build_cooperative_tile is None for some, body in zip(cut, build_bodies(graph), strict=True)
     ):
         return False
     able = find_cooperative_ops(graph, parts)
@@ -220,8 +219,9 @@ def count_warpgroups(graph: Graph) -> int:
 
 
 def _count_warpgroups(graph: Graph, bodies: Sequence[MegakernelBody]) -> int:
-    wanted = [body.warpgroups(op) for op, body in zip(graph.ops, bodies, strict=True) if body.warpgroups]
-    found = max(wanted, default=1 + any(body.prefers_two_warpgroups for body in bodies))
+    declared = [body.tiling.warpgroups for body in bodies]
+    required = [own.count_required(op) for op, own in zip(graph.ops, declared, strict=True) if own.count_required]
+    found = max(required, default=1 + any(own.prefers_two for own in declared))
     for op, body in zip(graph.ops, bodies, strict=True):
         require(
             found <= body.max_warpgroups,
@@ -240,8 +240,8 @@ def check_operands(graph: Graph) -> None:
     for op, body in zip(graph.ops, build_bodies(graph), strict=True):
         body.check(op, _get_tensors(graph, op))
         for access in op.reads:
-            writer = (written if access.arg in body.prefetchable_inputs else before).get(access.tensor)
-            if writer is not None and access.arg in (*body.prefetchable_inputs, *body.pre_wait_inputs):
+            writer = (written if access.arg in body.loads.prefetchable_inputs else before).get(access.tensor)
+            if writer is not None and access.arg in body.loads.inputs_before_waits:
                 raise PlanError(
                     f"op {op.name!r} loads {access.arg} {access.tensor!r} ahead of every wait, but op {writer!r} "
                     "writes it; use the persistent executor, which loads it after its waits"

@@ -20,7 +20,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import ITEM
 from interlace.kernels.base import get_kernel
-from interlace.kernels.cuda_body import CudaBody
+from interlace.kernels.cuda_body import CudaBody, CudaVariants
 from interlace.megakernel.options import RunOptions
 from interlace.megakernel.table import DeviceTables
 from interlace.planner.build import build
@@ -132,7 +132,7 @@ class MegakernelMemory(GuardedMemory, MegakernelExecutor):
 def select_memories(op: Op, device: str) -> list[type[GuardedMemory]]:
     """Return, for each body that an op has on a device, the class that runs its items."""
     found: list[type[GuardedMemory]] = []
-    text = isinstance(get_kernel(op).megakernel, CudaBody)
+    text = isinstance(get_kernel(op).megakernel, (CudaBody, CudaVariants))
     if not text or SerialExecutor.find_body_kind(op) is not None:
         found.append(LaunchMemory)
     if text and (len(found) == 0 or find_spec(device).capability[0] == MegakernelExecutor.generation):

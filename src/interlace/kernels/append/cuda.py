@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from interlace.csrc import include
 from interlace.kernels.cuda_body import CudaBody
+from interlace.kernels.megakernel_body import LLArguments
 from interlace.kernels.pages import PAGES
 
 APPEND_CUDA = CudaBody(
@@ -11,7 +12,6 @@ APPEND_CUDA = CudaBody(
     "append_tile",
     constants=("HEADS", "PAGE", "COUNT", "D", "EPS"),
     optional_args=("table", "k_norm"),
+    ll=LLArguments(inputs=("k", "v"), can_use=lambda op, tensors, name: tensors["k"].dtype.itemsize == 2),
     is_proved=True,
-    ll_inputs=("k", "v"),
-    can_use_ll=lambda op, tensors: tensors["k"].dtype.itemsize == 2,
 )

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.cuda_body import CudaBody
+from interlace.kernels.cuda_body import CudaBody, CudaVariants
 
 _MAX_WARPS = 8
 
 
-def _text(columns: str) -> str:
-    """Return the text of a tile whose columns a header scans."""
+def _build_body(columns: str) -> CudaBody:
+    """Return the body of a tile whose columns a header scans."""
     names = "rows", "argmax/first", "argmax/pieces", f"argmax/{columns}", "argmax/most_tile"
-    return include(*(f"ops/{name}.cuh" for name in names))
+    return CudaBody(
+        include(*(f"ops/{name}.cuh" for name in names)),
+        "most_tile",
+        constants=("BN",),
+        scratch_bytes=lambda op: 8 * _MAX_WARPS,
+        is_proved=True,
+    )
+
+
+_RAGGED = _build_body("most_ragged")
 
 
 def _select_ragged(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
     by_pieces = int(op.param("N")) * tensors["x"].dtype.itemsize % 16 == 0
-    return None if by_pieces else replace(BLOCK_ARGMAX_CUDA, source=_text("most_ragged"), select_variant=None)
+    return None if by_pieces else _RAGGED
 
 
-BLOCK_ARGMAX_CUDA = CudaBody(
-    _text("most"),
-    "most_tile",
-    constants=("BN",),
-    scratch_bytes=lambda op: 8 * _MAX_WARPS,
-    is_proved=True,
-    select_variant=_select_ragged,
-)
+BLOCK_ARGMAX_CUDA = CudaVariants(_build_body("most"), _select_ragged)
 
 REDUCE_ARGMAX_CUDA = CudaBody(
     include("ops/rows.cuh", "ops/argmax/first.cuh", "ops/argmax/first_tile.cuh"),

@@ -17,7 +17,9 @@ from interlace.kernels.attend.products_cuda import (
     reads_whole_tensors,
 )
 from interlace.kernels.base import next_power_of_2
-from interlace.kernels.cuda_body import CudaBody
+from interlace.kernels.cuda_body import CudaBody, CudaVariants
+from interlace.kernels.cuda_loads import CudaLoads, RingStage
+from interlace.kernels.megakernel_body import LLArguments
 from interlace.kernels.pages import PAGES
 
 _WARPS = 4, 8  # fewest and most warps of a block
@@ -41,17 +43,6 @@ def _compute_stage_bytes(op: Op) -> int:
     return 2 * _ROWS * int(op.param("D")) * _WIDEST
 
 
-def _select_variant(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
-    products = can_use_mma(op, tensors)
-    if "shares" in tensors:
-        return (
-            _use_share_table(ATTEND_MMA_CUDA, build_mma_source)
-            if products
-            else _use_share_table(ATTEND_CUDA, _build_source)
-        )
-    return ATTEND_MMA_CUDA if products else None
-
-
 def _build_source(share: str) -> str:
     """Return the text, given how tiles find their share of the positions."""
     return include("ops/rows.cuh", "ops/heads.cuh") + share + PAGES + include("ops/attend/attend.cuh")
@@ -59,28 +50,35 @@ def _build_source(share: str) -> str:
 
 def _use_share_table(body: CudaBody, text: Callable[[str], str]) -> CudaBody:
     """Return the body whose tiles read their share from a table."""
-    return replace(
-        body,
-        source=text(SHARE_TABLE),
-        pre_wait_inputs=(*body.pre_wait_inputs, "shares"),
-        resident_input="",
-        select_variant=None,
-    )
+    ahead = (*body.loads.pre_wait_inputs, "shares")
+    return replace(body, source=text(SHARE_TABLE), loads=replace(body.loads, pre_wait_inputs=ahead, resident_input=""))
 
 
-ATTEND_CUDA = CudaBody(
+_SCALAR = CudaBody(
     _build_source(SHARE),
     "attend_tile",
     constants=("HEADS", "PAGE", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
     optional_args=("table", "q_norm", "k_norm", "peak", "total"),
     scratch_bytes=_compute_scratch_bytes,
+    loads=CudaLoads(
+        pre_wait_inputs=("position", "rope", "table"),
+        resident_input="position",
+        ring=RingStage("Loads", streamed_inputs=("k_cache", "v_cache"), stage_bytes=_compute_stage_bytes),
+    ),
+    ll=LLArguments(
+        outputs=("out", "peak", "total"),
+        can_use=lambda op, tensors, name: "peak" in tensors and reads_whole_tensors(op, tensors, name),
+    ),
     is_proved=True,
-    streamed_inputs=("k_cache", "v_cache"),
-    pre_wait_inputs=("position", "rope", "table"),
-    resident_input="position",
-    loads_struct="Loads",
-    stage_bytes=_compute_stage_bytes,
-    ll_outputs=("out", "peak", "total"),
-    can_use_ll=lambda op, tensors: "peak" in tensors and reads_whole_tensors(op, tensors),
-    select_variant=_select_variant,
 )
+_SCALAR_OF_TABLE = _use_share_table(_SCALAR, _build_source)
+_MMA_OF_TABLE = _use_share_table(ATTEND_MMA_CUDA, build_mma_source)
+
+
+def _select(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody:
+    if can_use_mma(op, tensors):
+        return _MMA_OF_TABLE if "shares" in tensors else ATTEND_MMA_CUDA
+    return _SCALAR_OF_TABLE if "shares" in tensors else _SCALAR
+
+
+ATTEND_CUDA = CudaVariants(_SCALAR, _select)

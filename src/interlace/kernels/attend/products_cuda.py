@@ -8,6 +8,8 @@ from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda_body import CudaBody
+from interlace.kernels.cuda_loads import CudaLoads, RingStage
+from interlace.kernels.megakernel_body import LLArguments
 from interlace.kernels.pages import PAGES
 
 #: One of as many equal shares of a sequence as it has splits.
@@ -21,7 +23,7 @@ _WIDTHS = 64, 128  # elements of a head
 _SHARE_BYTES = 32
 
 
-def reads_whole_tensors(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+def reads_whole_tensors(op: Op, tensors: Mapping[str, Tensor], name: str) -> bool:
     """Return whether a tile reads all of q, k and v that its op declares, so that it may poll LL words of them."""
     return "shares" not in tensors
 
@@ -64,17 +66,19 @@ ATTEND_MMA_CUDA = CudaBody(
     constants=("HEADS", "PAGE", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
     optional_args=("table", "q_norm", "k_norm", "peak", "total"),
     scratch_bytes=_compute_scratch_bytes,
+    loads=CudaLoads(
+        pre_wait_inputs=("position", "rope", "table", "q_norm", "k_norm"),
+        resident_input="position",
+        paired_inputs=("q", "k", "v", "rope", "q_norm", "k_norm", "out"),
+        ring=RingStage(
+            "Loads",
+            streamed_inputs=("k_cache", "v_cache"),
+            stage_bytes=_compute_stage_bytes,
+            box_rows=_compute_box_rows,
+            header_inputs=("q", "k", "v", "rope"),
+            header_bytes=_compute_header_bytes,
+        ),
+    ),
+    ll=LLArguments(inputs=("q", "k", "v"), outputs=("out", "peak", "total"), can_use=reads_whole_tensors),
     is_proved=True,
-    streamed_inputs=("k_cache", "v_cache"),
-    pre_wait_inputs=("position", "rope", "table", "q_norm", "k_norm"),
-    resident_input="position",
-    paired_inputs=("q", "k", "v", "rope", "q_norm", "k_norm", "out"),
-    loads_struct="Loads",
-    stage_bytes=_compute_stage_bytes,
-    header_inputs=("q", "k", "v", "rope"),
-    header_bytes=_compute_header_bytes,
-    box_rows=_compute_box_rows,
-    ll_inputs=("q", "k", "v"),
-    ll_outputs=("out", "peak", "total"),
-    can_use_ll=reads_whole_tensors,
 )

@@ -12,7 +12,8 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
-from interlace.kernels.bodies import PANEL, MegakernelBody, MegakernelTile
+from interlace.kernels.bodies import PANEL, MegakernelTile
+from interlace.kernels.megakernel_body import MegakernelBody, MegakernelLoads, Tiling, Warpgroups
 
 _ROW_BYTES = 2 * PANEL
 _PITCH_BYTES = _ROW_BYTES + 16
@@ -128,5 +129,10 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
 
 
 MEGAKERNEL_BODY = MegakernelBody(
-    _SOURCE, OPERANDS, (), _build_tile, _pack, _check, _count_warpgroups, is_chunked=False, pre_wait_inputs=("first",)
+    _SOURCE,
+    OPERANDS,
+    _pack,
+    Tiling(_build_tile, Warpgroups(count_required=_count_warpgroups)),
+    MegakernelLoads(pre_wait_inputs=("first",)),
+    check=_check,
 )

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.cuda_body import CudaBody
+from interlace.kernels.cuda_body import CudaBody, CudaVariants
+from interlace.kernels.cuda_loads import CudaLoads
+from interlace.kernels.megakernel_body import LLArguments
 
 _WARP_ELEMENTS = 64  # elements at a time
 
 
-def _text(splits: str) -> str:
-    """Return the text, given the header that finds the splits of a sequence."""
-    return include("ops/rows.cuh", f"ops/combine/{splits}.cuh", "ops/combine/combine.cuh")
-
-
-def _can_use_ll(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+def _can_use_ll(op: Op, tensors: Mapping[str, Tensor], name: str) -> bool:
     return "rows" not in tensors and int(op.param("D")) % _WARP_ELEMENTS == 0 and tensors["out"].dtype.itemsize == 2
 
 
-def _select_variant(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
-    if "rows" not in tensors:
-        return None
-    return replace(COMBINE_CUDA, source=_text("splits_of_rows"), select_variant=None)
+def _build_body(splits: str) -> CudaBody:
+    """Return the body, given the header that finds the splits of a sequence."""
+    return CudaBody(
+        include("ops/rows.cuh", f"ops/combine/{splits}.cuh", "ops/combine/combine.cuh"),
+        "combine_tile",
+        constants=("HEADS", "SPLITS", "GROUP", "D"),
+        loads=CudaLoads(paired_inputs=("parts",)),
+        ll=LLArguments(inputs=("parts", "peak", "total"), outputs=("out",), can_use=_can_use_ll),
+        is_proved=True,
+    )
 
 
-COMBINE_CUDA = CudaBody(
-    _text("splits_equal"),
-    "combine_tile",
-    constants=("HEADS", "SPLITS", "GROUP", "D"),
-    paired_inputs=("parts",),
-    is_proved=True,
-    ll_inputs=("parts", "peak", "total"),
-    ll_outputs=("out",),
-    can_use_ll=_can_use_ll,
-    select_variant=_select_variant,
-)
+_OF_ROWS = _build_body("splits_of_rows")
+
+COMBINE_CUDA = CudaVariants(_build_body("splits_equal"), lambda op, tensors: _OF_ROWS if "rows" in tensors else None)

@@ -11,7 +11,9 @@ from dataclasses import replace
 from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.cuda_body import CudaBody
+from interlace.kernels.cuda_body import CudaBody, CudaVariants
+from interlace.kernels.cuda_loads import CudaLoads, RingStage
+from interlace.kernels.megakernel_body import Warpgroups
 
 _MAX_WARPS = 12  # of a block
 _MIN_ROWS = 8  # of a tile whose rows come through the ring
@@ -35,28 +37,36 @@ def generate_ring_rows(columns: str) -> str:
     return include(*_VECTORS, "ops/row_groups/element.cuh") + f"constexpr int WIDE = {columns};\n" + _OF_ROW
 
 
-def make_ring_variant(
-    body: CudaBody, columns: str, operands: Callable[[Op], int] = lambda op: 1
-) -> Callable[[Op, Mapping[str, Tensor]], CudaBody | None]:
-    """Return ``CudaBody.select_variant``: a body whose rows come through the ring, if a tile has eight rows or more.
+def build_ring_variants(
+    plain: CudaBody,
+    in_ring: CudaBody,
+    inputs: tuple[str, ...],
+    columns: str,
+    count_matrices: Callable[[Op], int] = lambda op: 1,
+) -> CudaVariants:
+    """Return the body of an op over rows; if a tile has eight rows or more, its rows come through the ring.
 
     Args:
-        body: without ``stage_bytes``.
+        plain: body with plain loads.
+        in_ring: body whose struct ``Loads`` loads rows; its ring is filled in here.
+        inputs: arguments that come through the ring.
         columns: name of the param that is the columns of a tile.
-        operands: op -> how many matrices have rows in a stage.
+        count_matrices: op -> number of matrices with rows in a stage.
     """
 
-    def make_ring_body(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
+    def select_ring(op: Op, tensors: Mapping[str, Tensor]) -> CudaBody | None:
         rows, row = int(op.param("BM")), int(op.param(columns)) * tensors["x"].dtype.itemsize
-        pitch = max(row // _PIECE_BYTES, 1) * _PIECE_BYTES * operands(op)
+        pitch = max(row // _PIECE_BYTES, 1) * _PIECE_BYTES * count_matrices(op)
         if rows < _MIN_ROWS or pitch > _MAX_STAGE_BYTES:
             return None
-        return replace(body, stage_bytes=lambda op: pitch * min(rows, max(1, _STAGE_BYTES // pitch)))
+        stage_bytes = pitch * min(rows, max(1, _STAGE_BYTES // pitch))
+        ring = RingStage("Loads", post_wait_inputs=inputs, stage_bytes=lambda op: stage_bytes)
+        return replace(in_ring, loads=replace(in_ring.loads, ring=ring))
 
-    return make_ring_body
+    return CudaVariants(plain, select_ring)
 
 
-def build_row_body(make_row: str) -> CudaBody:
+def build_row_body(make_row: str) -> CudaVariants:
     """Return the body of an op that computes each row of out (M, N) from that of x, in tiles of BM rows.
 
     Args:
@@ -69,12 +79,14 @@ def build_row_body(make_row: str) -> CudaBody:
             "rows_tile",
             constants=("BM", "N"),
             scratch_bytes=lambda op: ROW_GROUP_SCRATCH_BYTES,
+            loads=CudaLoads(short_inputs=(("x", "M"),)),
+            warpgroups=Warpgroups(max_count=_MAX_WARPS // 4, prefers_two=True),
             is_proved=True,
-            prefers_two_warpgroups=True,
-            max_warpgroups=_MAX_WARPS // 4,
-            short_inputs=(("x", "M"),),
         )
 
-    fetched = body(generate_ring_rows("N") + make_row + include("ops/row_groups/whole_rows_in_ring.cuh"))
-    in_stages = make_ring_variant(replace(fetched, post_wait_inputs=("x",), loads_struct="Loads"), "N")
-    return replace(body(ROW_GROUPS + make_row + include("ops/row_groups/whole_rows.cuh")), select_variant=in_stages)
+    return build_ring_variants(
+        body(ROW_GROUPS + make_row + include("ops/row_groups/whole_rows.cuh")),
+        body(generate_ring_rows("N") + make_row + include("ops/row_groups/whole_rows_in_ring.cuh")),
+        ("x",),
+        "N",
+    )

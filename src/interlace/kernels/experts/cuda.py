@@ -10,20 +10,19 @@ from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import Struct
-from interlace.kernels.bodies import PANEL, MegakernelBody, MegakernelTile
+from interlace.kernels.bodies import PANEL, MegakernelTile
 from interlace.kernels.cuda.config import Parameters, template_of
 from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.megakernel_body import (
-    LL_FIELDS,
     PITCH_BYTES,
     PLAIN,
-    ROW_BYTES,
-    check_operands,
     check_stage,
     check_sums,
     count_warpgroups,
 )
-from interlace.kernels.matmul.megakernel_body import OPERANDS as OF_MATMUL
+from interlace.kernels.matmul.megakernel_operands import LL_FIELDS, ROW_BYTES, check_operands
+from interlace.kernels.matmul.megakernel_operands import OPERANDS as OF_MATMUL
+from interlace.kernels.megakernel_body import MegakernelBody, Tiling, Warpgroups
 
 _TALL, _WIDEST = 64, 256
 _HEADER_BYTES = 1024  # after the weights of a stage; slots begin at multiples of it
@@ -112,4 +111,6 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     )
 
 
-MEGAKERNEL_BODY = MegakernelBody(EXPERTS, OPERANDS, (), build_tile, pack, check, count_warpgroups, is_chunked=False)
+MEGAKERNEL_BODY = MegakernelBody(
+    EXPERTS, OPERANDS, pack, Tiling(build_tile, Warpgroups(count_required=count_warpgroups)), check=check
+)

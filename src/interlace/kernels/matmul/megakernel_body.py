@@ -1,69 +1,68 @@
-"""Matmul in the megakernel: which tiles it takes, what its text is told of them, and the operands of an op.
+"""Matmul in the megakernel: which tiles it computes, and the parameters of their code.
 
 A tile becomes a type, Matmul or below 64 weight rows Skinny with its config (``csrc/ops/matmul``), and bytes of shared
 memory. A gated tile of 16 tokens x 64 weight rows x 128, whose weights are the tensor core's operand of 64 rows:
 
-    type           Matmul_BM16_BN64_BK128_GATES2_...     its parameters by name: csrc/ops/matmul/matmul.cuh
-    independent    2 * 64 * 128 * 2 = 32 KiB a stage     both weights, before the waits
-    dependent      16 * 128 * 2 = 4 KiB a stage          tokens, after them
+    type            Matmul_BM16_BN64_BK128_GATES2_...     its parameters by name: csrc/ops/matmul/matmul.cuh
+    prefetchable    2 * 64 * 128 * 2 = 32 KiB a stage     both weights, before the waits
+    dependent       16 * 128 * 2 = 4 KiB a stage          tokens, after them
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial as partial_of
 from typing import Any
 
 from interlace.core.dtypes import DType
-from interlace.core.errors import DTypeError
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
-from interlace.kernels.bodies import (
-    LL_WORD,
-    MAX_BOX_ROWS,
-    NO_CLUSTER,
-    PANEL,
-    ROW_FLOATS,
-    Cluster,
-    LLTensors,
-    MegakernelBody,
-    MegakernelTile,
-    check_alignment,
-)
+from interlace.kernels.bodies import MAX_BOX_ROWS, PANEL, ROW_FLOATS, Cluster, LLTensors, MegakernelTile
 from interlace.kernels.cuda.config import Parameters, template_of
 from interlace.kernels.matmul.cuda import FEW_TURNS, MATMUL, POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY, product
+from interlace.kernels.matmul.megakernel_operands import (
+    LL_INPUTS,
+    OPERANDS,
+    ROW_BYTES,
+    check,
+    is_ragged,
+    pack,
+    pack_ll,
+)
 from interlace.kernels.matmul.tilings import (
     MAX_ACCUMULATORS,
     MAX_WARPGROUPS,
     SKINNY_TOKENS,
+    TALL,
     X_WHOLE,
     compute_share,
     compute_token_bytes,
+    count_loaded_rows,
     count_normalising_registers,
     count_partial_elements,
     count_weights,
     find_tensor,
+    is_skinny,
     normalises,
+)
+from interlace.kernels.megakernel_body import (
+    Clustering,
+    LLSupport,
+    MegakernelBody,
+    MegakernelLoads,
+    Tiling,
+    Warpgroups,
 )
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
-ROW_BYTES = 2 * PANEL
 PITCH_BYTES = ROW_BYTES + 16
-_TALL, _STEP = 64, 8
-#: L2 fetch granularity, one line of a box: weights stream 1 to 2 % faster than with 256 B (benchmarks/notes/ffn.md).
-_L2_FETCH_BYTES = ROW_BYTES
+_STEP = 8
 _SKINNY_WARPGROUP_COUNTS = 1, 2  # of which threads are shared by 16 rows evenly
 _MAX_COOPERATIVE_REGISTERS = 128  # sums of a thread of three warpgroups, those of its share beside all
 _MAX_PREFETCHED_STAGES = 3  # stages of weights in registers; more were no faster (benchmarks/notes/decode.md)
 _PARTS_AT_ONCE = 4  # parts of a tile whose sums are loaded at once
-_LL_BITS = ("x", "out", "scaled")  # squares are words where what they are of is
-_PIECE_BYTES = 16  # that bulk loads begin at a multiple of, and an epilogue loads and stores at once
-_SUMS_OF_SQUARES = ("x_squares", "squares")
-_VECTOR_OPERANDS = ("bias", "residual", "scale")  # beside which out is stored by 8 elements
-_ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
+_LL_BITS = ("x", "out", "scaled")  # squares are LL words if their values are
 
 #: Parameters of a tile that is not split and stores what it multiplies.
 PLAIN: Parameters = {
@@ -78,65 +77,6 @@ PLAIN: Parameters = {
     "EPS": 0.0,
     "SHARES": 1,
 }
-#: Arguments that an op may poll.
-_LL_INPUTS = ("x", "x_squares")
-#: Fields that operands have in addition to tensors if some tensors use the LL protocol.
-LL_FIELDS = (
-    *((f"{name}_words", f"const {LL_WORD}*") for name in _LL_INPUTS),
-    *((f"{name}_words", f"{LL_WORD}*") for name in ("out", "scaled", "squares")),
-    *((name, "unsigned") for name in ("x_number", "x_squares_number", "number", "publications")),
-)
-#: Fields of a launch for each op.
-OPERANDS = Struct(
-    "Operands",
-    (
-        *((name, TENSOR_MAP) for name in ("x", "weight", "gate", "x_last", "weight_last", "gate_last", "x_scale")),
-        *((name, f"{const}ELEMENT*") for name, const in (("bias", "const "), ("residual", "const "), ("out", ""))),
-        *((name, "int") for name in ("m", "n", "x_rows", "residual_rows")),
-        *((name, f"const {kind}*") for name, kind in (("x_squares", "float"), ("scale", "ELEMENT"))),
-        *((name, f"{kind}*") for name, kind in (("scaled", "ELEMENT"), ("squares", "float"))),
-        *LL_FIELDS,
-        ("k", "int"),
-    ),
-)
-
-
-def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
-    """Raise unless the launch can load an op's tensors, whatever its tile is.
-
-    Rows of out may begin anywhere where nothing else goes into them, so that a language model's head may have any
-    vocabulary.
-
-    Raises:
-        DTypeError, ShapeError: it cannot.
-    """
-    anywhere = _SUMS_OF_SQUARES if any(name in tensors for name in _VECTOR_OPERANDS) else (*_SUMS_OF_SQUARES, "out")
-    check_operands(op, {name: tensor for name, tensor in tensors.items() if name not in anywhere})
-
-
-def _is_ragged(op: Op) -> bool:
-    """Return True if rows of out do not begin at multiples of 16 bytes."""
-    return int(op.param("N")) % _ROW_STEP != 0
-
-
-def check_operands(op: Op, operands: Mapping[str, Tensor]) -> None:
-    """Raise unless these tensors of an op, by argument, can go through the ring and the tensor cores.
-
-    Raises:
-        DTypeError: one is neither of bf16 nor of fp16.
-        ShapeError: rows of a matrix do not begin at multiples of 16 bytes.
-    """
-    for name, tensor in operands.items():
-        if not tensor.dtype.on_tensor_cores or tensor.dtype.itemsize != 2:
-            raise DTypeError(
-                f"op {op.name!r} has {tensor}; the megakernel multiplies bf16 and fp16. Use the persistent "
-                "executor, whose Triton bodies take fp32 too"
-            )
-        require(
-            len(tensor.shape) < 2 or tensor.shape[-1] % _ROW_STEP == 0,
-            f"op {op.name!r} has {name} {tensor}; bulk loads need rows of a multiple of {_ROW_STEP} elements. Pad it, "
-            "or use the persistent executor, whose Triton bodies take any shape",
-        )
 
 
 def count_warpgroups(op: Op) -> int:
@@ -176,7 +116,7 @@ def _build_tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> Megaker
         (product(wide), config),
         prefetchable_bytes=gates * bn * k * 2,
         dependent_bytes=compute_token_bytes(rows, k, own),
-        scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES + factors,
+        scratch_bytes=(min(wide, TALL) if transposed else TALL) * PITCH_BYTES + factors,
         overread_bytes=0 if own else (bm - rows) * ROW_BYTES,
         partial_elements=count_partial_elements(op) + squares,
         shared_elements=count_partial_elements(op) // wide * compute_share(wide, shares) + squares * (shares > 1),
@@ -188,7 +128,7 @@ def _check_normalising(op: Op, what: str, warpgroups: int) -> None:
     """Raise ShapeError unless tokens of a tile, of 64 weight rows or more, can be normalised in registers."""
     require(
         not op.param("SWAP"),
-        f"{what}: tiles of {_TALL} weight rows or more normalise their rows only without swap_ab; leave it out, or use "
+        f"{what}: tiles of {TALL} weight rows or more normalise their rows only without swap_ab; leave it out, or use "
         "rms_norm before the op",
     )
     require(
@@ -216,8 +156,8 @@ def check_stage(op: Op) -> str:
 def check_sums(what: str, tall: int, floats: int, warpgroups: int, instead: str) -> None:
     """Raise ShapeError unless warpgroups share the rows of a tile evenly, and its sums fit their registers."""
     require(
-        tall % (_TALL * warpgroups) == 0,
-        f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use {instead}",
+        tall % (TALL * warpgroups) == 0,
+        f"{what}: {warpgroups} warpgroups multiply {TALL} rows each at a time, and the tile has {tall}; use {instead}",
     )
     registers, most = floats // (128 * warpgroups), MAX_ACCUMULATORS[warpgroups]
     require(
@@ -255,12 +195,6 @@ def build_prefetching_tile(op: Op, tile: MegakernelTile, least: int) -> Megakern
     return replace(tile, type=f"{tile.type}::Ahead<{stages}>", has_register_operands=True)
 
 
-def is_skinny(op: Op) -> bool:
-    """Return True if an op's tile has too few weight rows for ``wgmma``, so that it uses ``mma``."""
-    params = op.parameters
-    return bool(params["SWAP"]) and int(params["BN"]) < _TALL
-
-
 def _build_skinny_tile(op: Op, parts: int, warpgroups: int, ll_bits: Collection[str] = ()) -> MegakernelTile:
     """As ``build_tile``, of few weight rows; ``ll_bits``: those of ``_LL_BITS`` that are words."""
     what = check_stage(op)
@@ -268,15 +202,15 @@ def _build_skinny_tile(op: Op, parts: int, warpgroups: int, ll_bits: Collection[
     rows, gates = count_loaded_rows(op), count_weights(op)
     require(
         bm <= SKINNY_TOKENS,
-        f"{what}: tiles of fewer than {_TALL} weight rows are for {SKINNY_TOKENS} tokens at most",
+        f"{what}: tiles of fewer than {TALL} weight rows are for {SKINNY_TOKENS} tokens at most",
     )
     require(
         warpgroups in _SKINNY_WARPGROUP_COUNTS,
-        f"{what}: tiles of fewer than {_TALL} weight rows run in {4 * max(_SKINNY_WARPGROUP_COUNTS)} warps at most, "
+        f"{what}: tiles of fewer than {TALL} weight rows run in {4 * max(_SKINNY_WARPGROUP_COUNTS)} warps at most, "
         f"and an op of the launch is tiled for {4 * warpgroups}; give that fewer",
     )
-    require(parts == 1, f"{what}: a tile of fewer than {_TALL} weight rows is not split; use whole tiles")
-    require(k % PANEL == 0, f"{what}: tiles of fewer than {_TALL} weight rows need a k of a multiple of {PANEL}")
+    require(parts == 1, f"{what}: a tile of fewer than {TALL} weight rows is not split; use whole tiles")
+    require(k % PANEL == 0, f"{what}: tiles of fewer than {TALL} weight rows need a k of a multiple of {PANEL}")
     normalised = find_tensor(op, "x_squares") is not None
     require(
         not normalised or k // int(op.param("SQUARED")) % 4 == 0,
@@ -311,7 +245,7 @@ def _encode_epilogue(op: Op) -> Parameters:
     """Return the parameters of an op's epilogue: activation, and whether it has bias, residual or ragged rows."""
     activation = _ACTIVATIONS["none" if count_weights(op) == 2 else str(op.param("ACTIVATION"))]
     added = {name.upper(): find_tensor(op, name) is not None for name in ("bias", "residual")}
-    return {"ACTIVATION": activation, **added, "RAGGED": _is_ragged(op)}
+    return {"ACTIVATION": activation, **added, "RAGGED": is_ragged(op)}
 
 
 def _encode_norm(op: Op) -> Parameters:
@@ -326,137 +260,49 @@ def _encode_norm(op: Op) -> Parameters:
     }
 
 
-def count_loaded_rows(op: Op) -> int:
-    """Rows of tokens of a tile that are loaded: as many as there are, in steps of 8, if that is fewer.
+def check_cluster(op: Op, cluster: Cluster) -> None:
+    """Raise ShapeError unless each block of a cluster can load its share of the rows that several need.
 
-    Where tokens are the columns of products of 64 weight rows all are, for the step from one panel to the next is the
-    tile's.
-    """
-    params = op.parameters
-    bm, m = int(params["BM"]), int(params["M"])
-    if is_skinny(op):
-        return min(bm, m)
-    return bm if params["SWAP"] else min(bm, -(-m // _STEP) * _STEP)
-
-
-def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = NO_CLUSTER) -> bytes:
-    """The operands of an op, as ``_build_operands``."""
-    return OPERANDS.pack(**_build_operands(op, tensors, dtype, cluster))
-
-
-def _build_operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = NO_CLUSTER) -> dict[str, Any]:
-    """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
-
-    Boxes are a block's share of what a tile needs.
-
-    Raises:
-        ShapeError: what bulk loads bring, or epilogues take by more than an element, does not begin at a multiple of
-            16 bytes.
-    """
-    from interlace.kernels.cuda.launcher import encode_tensor_map
-
-    wanting = dict.fromkeys(("bias", "residual", "out", "scale", "scaled", "x_squares"), "its epilogue wants")
-    wanting |= dict.fromkeys(("x", "weight", "gate", "x_scale"), "bulk loads want")
-    for name, why in wanting.items():
-        if name in tensors:
-            check_alignment(op.name, name, tensors[name].data_ptr(), _PIECE_BYTES, why)
-    params = op.parameters
-    bm, bn, bk = (int(params[name]) for name in ("BM", "BN", "BK"))
-    panels = is_skinny(op)
-
-    def encode_map(name: str, rows: int) -> Any:
-        if name not in tensors:
-            return None
-        value = tensors[name]
-        shape, strides = tuple(value.shape), tuple(value.stride())
-        box: tuple[int, ...] = rows, PANEL
-        if panels:  # a stage of them at once
-            (m, k), (pitch, one) = shape, strides
-            shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (bk // PANEL, *box)
-        address = value.data_ptr()
-        return encode_tensor_map(
-            address, shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=_L2_FETCH_BYTES
-        ).descriptor
-
-    def gains() -> Any:
-        """Encode the map that loads the gains of a stage, one line per panel."""
-        if "x_scale" not in tensors:
-            return None
-        value, panels = tensors["x_scale"], int(params["K"]) // PANEL
-        return encode_tensor_map(value.data_ptr(), (panels, PANEL), (PANEL, 1), (bk // PANEL, PANEL), dtype).descriptor
-
-    def count_last_rows(extent: int, step: int, most: int, shares: int) -> int:
-        """Return the rows in a share of the last box, a multiple of 8 and at most those of a full box."""
-        return min(most // shares, -(-(extent - (extent - 1) // step * step) // (_STEP * shares)) * _STEP)
-
-    rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), count_loaded_rows(op)
-    return {
-        "x": encode_map("x", loaded // cluster.columns),
-        "weight": encode_map("weight", bn // cluster.rows),
-        "gate": encode_map("gate", bn // cluster.rows),
-        "x_last": encode_map("x", count_last_rows(rows, bm, loaded, cluster.columns)),
-        "weight_last": encode_map("weight", count_last_rows(columns, bn, bn, cluster.rows)),
-        "gate_last": encode_map("gate", count_last_rows(columns, bn, bn, cluster.rows)),
-        "x_scale": gains(),
-        "x_rows": rows,
-        "residual_rows": int(tensors["residual"].shape[0]) if "residual" in tensors else 0,
-        **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
-        **{name: 0 if kind == "unsigned" else None for name, kind in LL_FIELDS},
-        "m": int(params["M"]),
-        "n": columns,
-        "k": int(params["K"]),
-    }
-
-
-def build_clustered_body(op: Op, cluster: Cluster) -> MegakernelBody:
-    """The part of an op in a cluster, each block of which loads its share of the rows that several need.
-
-    Raises:
-        ShapeError: tiles that ``mma`` multiplies, or rows of which blocks have no equal shares.
+    Tiles that ``mma`` multiplies cannot, nor can tiles whose rows have no equal shares.
     """
     bn, loaded = int(op.param("BN")), count_loaded_rows(op)
     what = f"op {op.name!r}: tile of {loaded} tokens x {bn} weight rows in a cluster of {cluster}"
-    require(not is_skinny(op), f"{what}: tiles of fewer than {_TALL} weight rows are loaded whole; use wider ones")
+    require(not is_skinny(op), f"{what}: tiles of fewer than {TALL} weight rows are loaded whole; use wider ones")
     for rows, of, shares in ((bn, "weights", cluster.rows), (loaded, "tokens", cluster.columns)):
         require(
             rows % (_STEP * shares) == 0,
             f"{what}: {shares} blocks load as many of its {rows} rows of {of} each, in steps of {_STEP}; use a "
             f"multiple of {_STEP * shares}, or no cluster",
         )
-    return replace(MEGAKERNEL_BODY, pack=partial_of(pack, cluster=cluster))
 
 
-def _can_use_ll(op: Op, name: str) -> bool:
+def _can_use_ll(op: Op, tensors: Mapping[str, Tensor], name: str) -> bool:
     """Return True if an argument of a skinny tile may use the LL protocol.
 
     Tokens may if a lane requests those of a stage at once and one tile has all of them, unless the tile normalises
     them. With a following norm, of the results only ``scaled`` and ``squares`` may, since x itself is needed later;
     otherwise ``out`` may.
     """
-    if not is_skinny(op) or (name in _LL_INPUTS and normalises(op)):
+    if not is_skinny(op) or (name in LL_INPUTS and normalises(op)):
         return False
-    if name in _LL_INPUTS:
+    if name in LL_INPUTS:
         one_tile = int(op.param("M")) <= int(op.param("BM"))
         return one_tile and int(op.param("BK")) // PANEL * count_loaded_rows(op) <= POLLED_WORDS
     leaves = find_tensor(op, "scale") is not None
-    return leaves if name in ("scaled", "squares") else not leaves and not _is_ragged(op)
+    return leaves if name in ("scaled", "squares") else not leaves and not is_ragged(op)
 
 
 def _build_ll_body(ll_tensors: LLTensors) -> MegakernelBody:
-    """The part of an op some of whose arguments are words."""
-    numbers = ll_tensors.epochs
-    own = next((number for name, number in numbers.items() if name not in _LL_INPUTS), 0)
+    """Return the body of an op some of whose arguments are LL words."""
 
     def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
-        words = {name: tensors.get(name) for name, _ in LL_FIELDS if name.endswith("_words")}
-        read = {f"{name}_number": numbers.get(name, 0) for name in _LL_INPUTS}
-        of = {"number": own, "publications": ll_tensors.epochs_per_run}
-        return OPERANDS.pack(**{**_build_operands(op, tensors, dtype), **words, **read, **of})
+        return pack_ll(op, tensors, dtype, ll_tensors)
 
-    def tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
-        return _build_skinny_tile(op, parts, warpgroups, numbers)
+    def build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
+        return _build_skinny_tile(op, parts, warpgroups, ll_tensors.epochs)
 
-    return replace(MEGAKERNEL_BODY, pack=pack, tile=tile)
+    tiling = replace(MEGAKERNEL_BODY.tiling, build_tile=build_tile)
+    return replace(MEGAKERNEL_BODY, pack=pack, tiling=tiling)
 
 
 def _count_ll_trips(op: Op) -> int:
@@ -472,22 +318,28 @@ def _reads_before_ll_stores(op: Op) -> bool:
 MEGAKERNEL_BODY = MegakernelBody(
     MATMUL,
     OPERANDS,
-    ("weight", "gate", "bias", "scale", "x_scale"),
-    build_tile,
     pack,
+    Tiling(
+        build_tile,
+        Warpgroups(MAX_WARPGROUPS, count_required=count_warpgroups),
+        build_cooperative_tile,
+        build_prefetching_tile,
+    ),
+    MegakernelLoads(
+        short_inputs=(("x", "x_rows"), (X_WHOLE, "x_rows"), ("residual", "residual_rows")),
+        prefetchable_inputs=("weight", "gate", "bias", "scale", "x_scale"),
+        is_chunked=True,
+    ),
+    LLSupport(
+        inputs=LL_INPUTS,
+        outputs=("out", "scaled", "squares"),
+        can_use=_can_use_ll,
+        has_tensor_copy=True,
+        needs_reads=True,
+        reads_before_stores=_reads_before_ll_stores,
+        count_trips=_count_ll_trips,
+        build_body=_build_ll_body,
+    ),
+    Clustering(check_cluster, pack),
     check,
-    count_warpgroups,
-    max_warpgroups=MAX_WARPGROUPS,
-    short_inputs=("x", X_WHOLE, "residual"),
-    build_clustered_body=build_clustered_body,
-    build_cooperative_tile=build_cooperative_tile,
-    build_prefetching_tile=build_prefetching_tile,
-    ll_inputs=_LL_INPUTS,
-    ll_outputs=("out", "scaled", "squares"),
-    has_tensor_copy=True,
-    can_use_ll=_can_use_ll,
-    count_ll_trips=_count_ll_trips,
-    reads_before_ll_stores=_reads_before_ll_stores,
-    ll_needs_reads=True,
-    build_ll_body=_build_ll_body,
 )

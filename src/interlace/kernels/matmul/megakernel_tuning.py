@@ -119,7 +119,8 @@ def _is_priced(graph: Graph, m: int) -> bool:
 
 def _get_max_warpgroups(graph: Graph) -> int:
     """Return the upper bound of a block's warpgroups, given the other ops of the launch."""
-    return min(getattr(get_kernel(op).megakernel, "max_warpgroups", 2) for op in graph.ops)
+    bodies = (get_kernel(op).megakernel for op in graph.ops)
+    return min(2 if body is None else body.max_warpgroups for body in bodies)
 
 
 def _count_tokens(ops: Sequence[Op]) -> int:

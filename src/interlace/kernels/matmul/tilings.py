@@ -26,6 +26,8 @@ MAX_THREAD_ACCUMULATORS = 128
 #: two, 152 with three.
 MAX_ACCUMULATORS = {1: 168, 2: 168, 3: 96}
 MAX_WARPGROUPS = max(MAX_ACCUMULATORS)
+#: Rows of the tensor core's first operand.
+TALL = 64
 _SWIZZLED_BYTES = 1024  # alignment of slots in bytes
 _OPERAND_REGISTERS = {1: 24, 2: 24, 3: 16}  # registers for operands, in tiles with the most sums
 _STEP = 8  # granularity of the columns of products
@@ -158,3 +160,22 @@ def compute_share(columns: int, parts: int) -> int:
     The last part may have 8 fewer. Returns 0 if a part would have none, and for a tile of one part.
     """
     return -(-columns // (_STEP * parts)) * _STEP if 1 < parts <= columns // _STEP else 0
+
+
+def is_skinny(op: Op) -> bool:
+    """Return True if an op's tile has too few weight rows for ``wgmma``, so that it uses ``mma``."""
+    params = op.parameters
+    return bool(params["SWAP"]) and int(params["BN"]) < TALL
+
+
+def count_loaded_rows(op: Op) -> int:
+    """Rows of tokens of a tile that are loaded: as many as there are, in steps of 8, if that is fewer.
+
+    Where tokens are the columns of products of 64 weight rows all are, for the step from one panel to the next is the
+    tile's.
+    """
+    params = op.parameters
+    bm, m = int(params["BM"]), int(params["M"])
+    if is_skinny(op):
+        return min(bm, m)
+    return bm if params["SWAP"] else min(bm, -(-m // _STEP) * _STEP)

@@ -19,8 +19,9 @@ from interlace.core.dtypes import DType
 from interlace.core.errors import PipelineError, PlanError
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.bodies import MegakernelBody, MegakernelTile, check_alignment
+from interlace.kernels.bodies import MegakernelTile, check_alignment
 from interlace.kernels.cuda import launcher
+from interlace.kernels.megakernel_body import MegakernelBody, MegakernelLoads, Tiling, Warpgroups
 from interlace.loops.cuda.indices import mangle
 from interlace.loops.cuda.roles import PREAMBLE, RoleSource, build_operands, emit_roles
 from interlace.loops.cuda.rules import list_tensor_maps
@@ -52,6 +53,16 @@ class MegakernelLoops:
     device: DeviceSpec
     sizes: Mapping[str, int]
     views: Mapping[str, View]
+
+    @property
+    def is_proved(self) -> bool:
+        """True: what loops touch is derived from them and compared with the access maps of their ops."""
+        return True
+
+    @property
+    def max_warpgroups(self) -> int:
+        """Upper bound of the consumer warpgroups that may compute a tile."""
+        return _MOST_WARPGROUPS
 
     def check_weights(self, op: str) -> None:
         """Raise PipelineError unless TMA loads tiles from all weights."""
@@ -96,17 +107,14 @@ class MegakernelLoops:
 
         products = any(isinstance(s, Matmul) for s in walk(kernel.body))
         wanted = min(_MOST_WARPGROUPS, max(1, kernel.threads // WARPGROUP))
+        required = (lambda op: wanted) if products else None
+        warpgroups = Warpgroups(_MOST_WARPGROUPS, prefers_two=wanted > 1, count_required=required)
         return MegakernelBody(
             PREAMBLE,
             build_operands(kernel),
-            self.weights,
-            tile,
             self._pack,
-            _accept_operands,
-            warpgroups=(lambda op: wanted) if products else None,
-            is_chunked=False,
-            prefers_two_warpgroups=wanted > 1,
-            pre_wait_inputs=tuple(sorted(ahead - fixed)),
+            Tiling(tile, warpgroups),
+            MegakernelLoads(tuple(sorted(ahead - fixed)), prefetchable_inputs=self.weights),
         )
 
     def _pack(self, op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
@@ -154,7 +162,3 @@ def _convert_errors(op: Op, make: Callable[[], _Result]) -> _Result:
             f"op {op.name!r} cannot stand in one launch with others: {error}. Executors of a launch for each op, such "
             "as semaphore_streams, run it as it is"
         ) from error
-
-
-def _accept_operands(op: Op, tensors: Mapping[str, Tensor]) -> None:
-    """Accept any operands: those of loops were checked when the op was made."""
