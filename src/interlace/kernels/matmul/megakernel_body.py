@@ -58,10 +58,10 @@ from interlace.kernels.megakernel_body import (
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 PITCH_BYTES = ROW_BYTES + 16
 _STEP = 8
-_SKINNY_WARPGROUP_COUNTS = 1, 2  # of which threads are shared by 16 rows evenly
-_MAX_COOPERATIVE_REGISTERS = 128  # sums of a thread of three warpgroups, those of its share beside all
+_SKINNY_WARPGROUP_COUNTS = 1, 2  # their threads divide evenly among 16 rows
+_MAX_COOPERATIVE_REGISTERS = 128  # sums of a thread of three warpgroups: all of a part, and its share
 _MAX_PREFETCHED_STAGES = 3  # stages of weights in registers; more were no faster (benchmarks/notes/decode.md)
-_PARTS_AT_ONCE = 4  # parts of a tile whose sums are loaded at once
+_PARTS_AT_ONCE = 4  # parts of a tile whose sums a thread loads together
 _LL_BITS = ("x", "out", "scaled")  # squares are LL words if their values are
 
 #: Parameters of a tile that is not split and stores what it multiplies.
@@ -80,15 +80,15 @@ PLAIN: Parameters = {
 
 
 def count_warpgroups(op: Op) -> int:
-    """A consumer warpgroup for each four warps that an op is tiled for."""
+    """Return the consumer warpgroups of an op's tile: one for four warps."""
     return max(1, int(op.parameters.get("num_warps", 4)) // 4)
 
 
 def build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
-    """How the tiles of a matmul are computed, the most split of which have ``parts`` parts.
+    """Return the tile of a matmul whose tiles have at most ``parts`` parts.
 
     Raises:
-        ShapeError: its tile suits no warpgroups, registers or bulk loads.
+        ShapeError: the tile does not fit the warpgroups, registers or bulk loads.
     """
     return _build_tile(op, parts, warpgroups)
 
@@ -145,7 +145,7 @@ def _check_normalising(op: Op, what: str, warpgroups: int) -> None:
 
 
 def check_stage(op: Op) -> str:
-    """The tile of an op, for messages. Raises ShapeError unless bulk loads bring what it takes of a stage."""
+    """Return the tile of an op, for messages. Raises ShapeError unless bulk loads can fill its stages."""
     bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
     what = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
     require(k % PANEL == 0, f"{what}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
@@ -167,10 +167,10 @@ def check_sums(what: str, tall: int, floats: int, warpgroups: int, instead: str)
 
 
 def build_cooperative_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile | None:
-    """How tiles are computed of whose columns, of products, each of so many parts adds and finishes a share.
+    """Return the tile of a cooperative fix-up, in which each part adds and finishes a share of the product's columns.
 
-    None where a share would be empty, where rows are tokens and columns are scaled, which goes by 64 of them, and where
-    three warpgroups have no registers for a part's sums and its share beside them.
+    Returns None if a share would be empty, if rows are tokens and columns are scaled (64 at a time), and if three
+    warpgroups have too few registers for a part's sums and its share.
     """
     wide = int(op.param("BM" if op.param("SWAP") else "BN"))
     scales = not op.param("SWAP") and find_tensor(op, "scale") is not None
@@ -183,11 +183,11 @@ def build_cooperative_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTil
 
 
 def build_prefetching_tile(op: Op, tile: MegakernelTile, least: int) -> MegakernelTile:
-    """A tile whose items have so much of k at least, and hold weights while they wait for their tokens.
+    """Return the tile whose items hold weights while they wait for their tokens; ``least``: shortest extent along k.
 
-    Of few weight rows all do; of others those of one warpgroup, which has registers for them, whose weights are the
-    64-row operand, which may lie there. Not all of an item's: a slot that is kept until its post keeps further loads
-    from being under way then (``csrc/ring/ring.cuh``).
+    Tiles of few weight rows always do. Of the others, tiles of one warpgroup do: it has registers for weights, which
+    are the 64-row operand. An item never holds all of its weights, because slots that are kept until their post delay
+    further loads (``csrc/ring/ring.cuh``).
     """
     stages = min(-(-least // int(op.param("BK"))) - 1, _MAX_PREFETCHED_STAGES)
     if is_skinny(op) or not op.param("SWAP") or count_warpgroups(op) > 1 or stages < 1:
@@ -196,7 +196,7 @@ def build_prefetching_tile(op: Op, tile: MegakernelTile, least: int) -> Megakern
 
 
 def _build_skinny_tile(op: Op, parts: int, warpgroups: int, ll_bits: Collection[str] = ()) -> MegakernelTile:
-    """As ``build_tile``, of few weight rows; ``ll_bits``: those of ``_LL_BITS`` that are words."""
+    """Return a tile of few weight rows, as ``build_tile`` does; ``ll_bits``: arguments that are LL words."""
     what = check_stage(op)
     bm, bn, bk, k = (int(op.param(name)) for name in ("BM", "BN", "BK", "K"))
     rows, gates = count_loaded_rows(op), count_weights(op)
@@ -306,12 +306,12 @@ def _build_ll_body(ll_tensors: LLTensors) -> MegakernelBody:
 
 
 def _count_ll_trips(op: Op) -> int:
-    """In which all tokens of a tile are asked for, two elements a word, where the warp that loads does it."""
+    """Return the round trips in which the loading warp polls all tokens of a tile, two elements to a word."""
     return -(-count_loaded_rows(op) * int(op.param("K")) // (2 * 32 * POLLED_WORDS))
 
 
 def _reads_before_ll_stores(op: Op) -> bool:
-    """Warps' sums meet before words are left, but not residuals, of which a thread has its own."""
+    """Return True without a residual: warps add their sums before they store words, but each loads its own residual."""
     return find_tensor(op, "residual") is None
 
 

@@ -54,11 +54,11 @@ OPERANDS = Struct(
 def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
     """Raise unless the launch can load an op's tensors, whatever its tile is.
 
-    Rows of out may begin anywhere where nothing else goes into them, so that a language model's head may have any
-    vocabulary.
+    Rows of out may begin at any element unless other operands are added to them, so the head of a language model may
+    have any vocabulary size.
 
     Raises:
-        DTypeError, ShapeError: it cannot.
+        DTypeError, ShapeError: a tensor that it cannot load.
     """
     anywhere = _SUMS_OF_SQUARES if any(name in tensors for name in _VECTOR_OPERANDS) else (*_SUMS_OF_SQUARES, "out")
     check_operands(op, {name: tensor for name, tensor in tensors.items() if name not in anywhere})
@@ -90,17 +90,17 @@ def check_operands(op: Op, operands: Mapping[str, Tensor]) -> None:
 
 
 def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = NO_CLUSTER) -> bytes:
-    """The operands of an op, as ``_build_operands``."""
+    """Pack the operands of an op, given its tensors on the device by argument."""
     return OPERANDS.pack(**_build_operands(op, tensors, dtype, cluster))
 
 
 def _build_operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = NO_CLUSTER) -> dict[str, Any]:
-    """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
+    """Return the operands of an op by name, given its tensors by argument, which share a dtype except sums of squares.
 
-    Boxes are a block's share of what a tile needs.
+    In a cluster, a box is a block's share of the rows that a tile needs.
 
     Raises:
-        ShapeError: what bulk loads bring, or epilogues take by more than an element, does not begin at a multiple of
+        ShapeError: an operand of bulk loads, or of vector loads of the epilogue, that does not begin at a multiple of
             16 bytes.
     """
     from interlace.kernels.cuda.launcher import encode_tensor_map

@@ -169,10 +169,9 @@ def is_skinny(op: Op) -> bool:
 
 
 def count_loaded_rows(op: Op) -> int:
-    """Rows of tokens of a tile that are loaded: as many as there are, in steps of 8, if that is fewer.
+    """Return the rows of tokens that a tile loads: those of the tensor, in steps of 8, if the tile has more.
 
-    Where tokens are the columns of products of 64 weight rows all are, for the step from one panel to the next is the
-    tile's.
+    A swap-AB tile of 64 weight rows loads all of its rows, because its panels are that far apart in shared memory.
     """
     params = op.parameters
     bm, m = int(params["BM"]), int(params["M"])
