@@ -292,9 +292,9 @@ def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(monkeypatch: 
     monkeypatch.setitem(sweep["force"].__globals__, "current_device", lambda: H200)
     forced = sweep["jobs"]([], launches=True)
     (job,) = [job for job in forced if (job.model, job.tokens) == ("falcon-7b", 200)]
-    assert sweep["chosen"](job).executor is None
+    assert sweep["choose_module"](job).executor is None
     sweep["force"](job)
-    assert sweep["chosen"](job).executor is MegakernelExecutor
+    assert sweep["choose_module"](job).executor is MegakernelExecutor
 
 
 def test_drawn_rows_are_the_same_for_a_seed() -> None:

@@ -240,7 +240,7 @@ def read_rows(fit: Any, name: str = "walk-cost-h200.json") -> list[Any]:
 def test_constants_are_as_good_as_those_fitted_to_what_was_measured(fit: Any) -> None:
     rows = read_rows(fit)
     assert sum(len(row.ways_us) for row in rows) == 236
-    best = fit.descended(rows, il.H200)
+    best = fit.descend(rows, il.H200)
     assert fit.rms(rows, best) < fit.rms(rows, il.H200) < 0.0215
     assert fit.over_fastest(rows, il.H200) < 1.004
     np.testing.assert_allclose(astuple(best.stages), astuple(il.H200.stages), rtol=0.7)
@@ -260,7 +260,7 @@ def test_a_fit_finds_the_constants_that_made_the_times_whatever_each_row_is_slow
         )
         for n, row in enumerate(read_rows(fit))
     ]
-    found = fit.descended(rows, il.H200)
+    found = fit.descend(rows, il.H200)
     assert fit.rms(rows, found) < 1e-3 < fit.rms(rows, il.H200)
     np.testing.assert_allclose(astuple(found.stages), astuple(planted.stages), rtol=0.02)
 
