@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from arguments import given
+from script import parse_arguments
 
 import interlace as il
 from interlace import loops
@@ -324,4 +324,4 @@ def main(path: str, device: str = "cuda") -> None:
 
 
 if __name__ == "__main__":
-    main(*given(__doc__, "record", optional=("device",)))
+    main(*parse_arguments(__doc__, "record", optional=("device",)))
