@@ -68,6 +68,8 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "nn": ("docs/performance.md", ("nn-h200.json",), modules.nn_table),
     "nn-drawn": ("docs/performance.md", ("nn-drawn-h200.json",), modules.drawn_table),
     "nn-h100": ("benchmarks/notes/ffn.md", ("nn-h100.json",), modules.nn_table),
+    "row-ops": ("benchmarks/notes/loops.md", ("row-ops-h200.json",), loops.row_ops_table),
+    "converted": ("docs/from-triton-to-megakernel.md", ("row-ops-h200.json",), loops.converted_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), loops.pipeline_table),
     "pipeline-depth": ("benchmarks/notes/loops.md", ("pipeline-h200.json",), loops.depth_table),
 }

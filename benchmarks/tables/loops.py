@@ -46,6 +46,38 @@ def pipeline_table(record: dict[str, Any]) -> str:
     return format_table("kernel | best setting | compared with | times as fast | target", table)
 
 
+def row_ops_table(record: dict[str, Any]) -> str:
+    """Return the table of benchmarks/notes/loops.md: speed of the fastest loops over the fastest kernel by hand."""
+    speeds = {((row["rows"], row["columns"]), row["op"], row["place"]): row["times_as_fast"] for row in record["rows"]}
+    columns = [
+        (op, place)
+        for op in ("rms_norm", "silu_times")
+        for place in ("megakernel, alone", "megakernel, between matmuls", "own launch")
+    ]
+    table = []
+    for rows, width in dict.fromkeys(shape for shape, *_ in speeds):
+        cells = (speeds.get(((rows, width), *column)) for column in columns)
+        table.append([f"{rows} x {width}", *("-" if cell is None else f"{cell:.2f}" for cell in cells)])
+    heads = "rows x columns | RMS norm: alone | between matmuls | own launch | silu(x) * y: alone | between matmuls"
+    return format_table(f"{heads} | own launch", table)
+
+
+def converted_table(record: dict[str, Any]) -> str:
+    """Return the table of converted Triton functions: range of their time over that of the package's own CUDA."""
+    table = []
+    for title, fits in (("1 to 128", lambda rows: rows <= 128), ("2048 and more", lambda rows: rows >= 2048)):
+        cells = []
+        for place in ("megakernel, between matmuls", "megakernel, alone"):
+            chosen = [row for row in record["rows"] if row["place"] == place and fits(row["rows"])]
+            us = [{name: timing["median_us"] for name, timing in row["us"].items()} for row in chosen]
+            ratios = [
+                times["loops of Triton"] / times[row["fastest_by_hand"]] for times, row in zip(us, chosen, strict=True)
+            ]
+            cells.append(f"{min(ratios):.2f} to {max(ratios):.2f}")
+        table.append((title, *cells))
+    return format_table("rows | between two matmuls | alone in a megakernel", table)
+
+
 def depth_table(record: dict[str, Any]) -> str:
     """The table of benchmarks/notes/loops.md: one shape of a kernel at every depth; a dash where it does not fit."""
     rows = {row["kernel"]: row for row in record["rows"]}
