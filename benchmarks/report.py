@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from script import RESULTS, ROOT, parse_arguments
-from tables import ffn, launches, loops, modules, planner
+from tables import cusync, ffn, launches, loops, modules, planner
 
 from interlace.core.files import write_atomic
 
@@ -71,6 +71,12 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "row-ops": ("benchmarks/notes/loops.md", ("row-ops-h200.json",), loops.row_ops_table),
     "converted": ("docs/from-triton-to-megakernel.md", ("row-ops-h200.json",), loops.converted_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), loops.pipeline_table),
+    "cusync-published": ("benchmarks/notes/cusync.md", (), cusync.published_table),
+    "cusync-hopper": (
+        "benchmarks/notes/cusync.md",
+        ("ffn-models-h200.json", "ffn-h200.json"),
+        cusync.hopper_lines,
+    ),
     "pipeline-depth": ("benchmarks/notes/loops.md", ("pipeline-h200.json",), loops.depth_table),
 }
 

@@ -1,4 +1,5 @@
-"""Common parts of the benchmarks of work whose extent data decide (``moe.py``, ``ragged.py``).
+"""Common parts of the benchmarks of work whose extent data decide (``moe.py``, ``ragged.py``); ``cusync.py`` has its
+command line.
 
 Every dispatch of the one launch and a CUDA graph of the Triton bodies stand beside other ways to do the same. All of a
 row run interleaved in CUDA graphs on the same random inputs, weights rotated past twice the L2. What is right is
@@ -171,7 +172,7 @@ def _fitting(cases: Sequence[Case]) -> int:
     import torch
 
     graphs = [(case.work.build_graph(current_device()), case.work.weights) for case in cases]
-    largest = max(sum(graph.tensor(name).nbytes for name in weights) for graph, weights in graphs)
+    largest = max(sum(graph.tensor(n).nbytes for n in weights if n in graph.inputs) for graph, weights in graphs)
     memory: int = torch.cuda.get_device_properties(0).total_memory
     return max(1, memory // (_COPIES * largest) - 1)
 
