@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from script import RESULTS, ROOT, parse_arguments
-from tables import cusync, ffn, launches, loops, modules, planner
+from tables import cusync, ffn, launches, loops, modules, planner, related
 
 from interlace.core.files import write_atomic
 
@@ -77,6 +77,8 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
         ("ffn-models-h200.json", "ffn-h200.json"),
         cusync.hopper_lines,
     ),
+    "related-chain": ("docs/related.md", ("related-predicted.json",), related.chain_line),
+    "related-widths": ("docs/related.md", ("related-predicted.json",), related.widths_line),
     "pipeline-depth": ("benchmarks/notes/loops.md", ("pipeline-h200.json",), loops.depth_table),
 }
 
