@@ -14,7 +14,7 @@ def chain_line(record: dict[str, Any]) -> str:
     least = {name: find_least_mib(row) for name, row in plans.items()}
     largest = max(map(int, by_op["read_bytes"]))
     return (
-        f"Its chain of BERT (12 heads of 512 rows and 64 columns) is predicted to read "
+        f"Its chain of BERT (12 heads of 512 x 64) is predicted to read "
         f"{max(by_op['read_bytes'].values()) / 1e6:.1f} MB op by op with up to {find_last_mib(by_op)} MiB of cache. It "
         f"reads the compulsory {compulsory / 1e6:.1f} MB head by head from {least['head by head']} MiB on, and in one "
         f"launch from {least['one launch']}; an H200 has {largest}."
