@@ -21,6 +21,7 @@ FAMILIES = {
 }
 _LAUNCHES, _PLANNED, _MEGAKERNEL = "launches", "as planned", "megakernel"
 _TRITON = "streams", "persistent"
+_POLICIES, _STREAM_K = ("RowSync", "TileSync", "StridedSync"), "stream-K"
 
 
 @cache
@@ -53,32 +54,36 @@ def compute_ratios(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def compute_published(key: tuple[Any, ...], gpu: str) -> dict[str, float]:
-    """Return CuSync's published speedups over its own launches, by policy; ``key`` has no GPU."""
+    """Return published speedups over CuSync's own launches, by policy and of Stream-K; ``key`` has no GPU."""
     us = read_published().get((*key, gpu), {})
-    policies = (name for name in us if name.endswith("Sync"))
-    return {name: us["launches"] / us[name] for name in policies}
+    return {name: us["launches"] / us[name] for name in (*_POLICIES, _STREAM_K) if name in us}
+
+
+def compute_best_policy(key: tuple[Any, ...], gpu: str) -> float:
+    """Return CuSync's published speedup with its best policy."""
+    return max(ratio for name, ratio in compute_published(key, gpu).items() if name in _POLICIES)
 
 
 def family_table(rows: list[dict[str, Any]]) -> str:
     """Return the table of one family."""
     policies = list(dict.fromkeys(name for row in rows for name in split_columns(row)[1] if ", " in name))
-    first = f"{'channels' if rows[0]['family'].startswith('conv') else 'model'}"
-    second = "images" if first == "channels" else "rows"
+    sizes = ["channels", "images"] if rows[0]["family"].startswith("conv") else ["model", "rows"]
     cached = any(row["cached"] for row in rows)
-    heads = [first, second, *(["cached"] if cached else []), "best of PyTorch", _LAUNCHES, *policies, _PLANNED]
-    heads += ["over PyTorch", "tiles alone", "megakernel adds", "CuSync on a V100", "on an A100"]
+    heads = [*sizes, *(["cached"] if cached else []), "best of PyTorch", _LAUNCHES, *policies, _PLANNED]
+    keys = [tuple(row[name] for name in ("family", "model", "rows", "cached")) for row in rows]
+    theirs = {gpu: [compute_published(key, gpu) for key in keys] for gpu in ("V100", "A100")}
+    theirs = {gpu: ratios for gpu, ratios in theirs.items() if any(ratios)}
+    heads += ["over PyTorch", "tiles alone", "megakernel adds"]
+    heads += [f"CuSync, {gpu}: {', '.join(dict.fromkeys(n for r in each for n in r))}" for gpu, each in theirs.items()]
     table = []
-    for row in rows:
+    for at, row in enumerate(rows):
         libraries, own = split_columns(row)
         us = [find_best(libraries), *(own[n]["median_us"] if n in own else None for n in (_LAUNCHES, *policies))]
         us.append(own[_PLANNED]["median_us"] if _PLANNED in own else None)
         ratios = compute_ratios(row)
-        key = tuple(row[name] for name in ("family", "model", "rows", "cached"))
-        theirs = (
-            ", ".join(f"{value:.2f}" for value in compute_published(key, gpu).values()) for gpu in ("V100", "A100")
-        )
         cells = [row["model"], row["rows"], *([row["cached"]] if cached else []), *(_format(value, 1) for value in us)]
-        table.append([*cells, *(_format(ratios[n], 2) for n in ("pytorch", "alone", "megakernel")), *theirs])
+        cells += [_format(ratios[name], 2) for name in ("pytorch", "alone", "megakernel")]
+        table.append([*cells, *(", ".join(_format(v, 2) for v in each[at].values()) for each in theirs.values())])
     return format_table(" | ".join(heads).replace("()", ""), table)
 
 
@@ -109,7 +114,7 @@ def cusync_summary(record: dict[str, Any]) -> str:
 def _list_best(family: str, gpu: str) -> list[float | None]:
     """Return CuSync's published speedups with the best policy of each case."""
     keys = [key[:-1] for key in read_published() if key[0] == family and key[-1] == gpu]
-    return [max(compute_published(key, gpu).values()) for key in keys]
+    return [compute_best_policy(key, gpu) for key in keys]
 
 
 def _describe(ratios: list[float | None]) -> str:
@@ -132,17 +137,12 @@ def published_table() -> str:
             if not keys:
                 continue
             each = [compute_published(key, gpu) for key in keys]
-            by_policy = [[ratios.get(policy) for ratios in each] for policy in ("RowSync", "TileSync", "StridedSync")]
-            stream_k = [_compare_stream_k(read_published()[(*key, gpu)]) for key in keys]
+            by_policy = [[ratios.get(name) for ratios in each] for name in _POLICIES]
+            stream_k = [ratios.get(_STREAM_K) for ratios in each]
             cells = map(_describe, (*by_policy, _list_best(family, gpu), stream_k))
             table.append([title, name, len(keys), *cells])
     heads = "benchmark | GPU | cases | RowSync | TileSync | StridedSync | best policy"
     return format_table(f"{heads} | stream-K", table)
-
-
-def _compare_stream_k(us: Mapping[str, float]) -> float | None:
-    """Return the published speedup of Stream-K over launches, None without it."""
-    return us["launches"] / us["stream-K"] if "stream-K" in us else None
 
 
 def hopper_lines(plain: dict[str, Any], megakernel: dict[str, Any]) -> str:
