@@ -13,6 +13,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
 from interlace.kernels.abi import Struct
 from interlace.kernels.base import build_megakernel_body
+from interlace.kernels.block_sparse.cuda import OPERANDS as OF_BLOCK_SPARSE
 from interlace.kernels.causal_attention.cuda import OPERANDS as OF_ATTENTION
 from interlace.kernels.copy import copy
 from interlace.kernels.elementwise import elementwise
@@ -83,7 +84,12 @@ def generated_of_ops() -> dict[str, str]:
     }
 
 
-_OPERANDS = {"matmul": OPERANDS, "experts": OF_EXPERTS, "causal_attention": OF_ATTENTION}
+_OPERANDS = {
+    "matmul": OPERANDS,
+    "experts": OF_EXPERTS,
+    "causal_attention": OF_ATTENTION,
+    "block_sparse": OF_BLOCK_SPARSE,
+}
 
 
 def _of_products(operands: Struct) -> str:

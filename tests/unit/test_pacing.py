@@ -10,7 +10,7 @@ import interlace as il
 from interlace.deploy import make_executor
 from interlace.megakernel.dispatch import CODES, select_code
 from interlace.megakernel.pacing import select_bytes_in_flight, select_dispatch
-from interlace.workloads import Decode, FeedForward, FFNShape, MoE, RaggedAttention, ffn
+from interlace.workloads import BlockSparse, Decode, FeedForward, FFNShape, MoE, RaggedAttention, ffn
 
 LARGE = FFNShape(4096, 14336, il.Activation.RELU, False)
 SMALL = FFNShape(896, 4864, il.Activation.SILU, True)
@@ -50,6 +50,14 @@ def test_experts_run_under_the_dispatch_that_their_tuning_names(tokens: int) -> 
     graph = MoE.of({"tokens": tokens}, True, "mixtral-8x7b").build_graph(il.H200)
     assert select_dispatch(graph, il.H200) is il.Dispatch.HYBRID
     assert il.autoplan(graph, il.H200, il.MegakernelExecutor).dispatch is il.Dispatch.HYBRID
+
+
+@pytest.mark.parametrize(("m", "dispatch"), [(64, il.Dispatch.STATIC), (4096, il.Dispatch.TICKET)])
+def test_uneven_block_rows_are_claimed_where_workers_have_several(m: int, dispatch: il.Dispatch) -> None:
+    """The rings hold a twentieth of the weight in either case."""
+    graph = BlockSparse.of({"m": m}, True, "zeros-95").build_graph(il.H200)
+    plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
+    assert (plan.graph.ops[0].tiles > il.H200.sms, plan.dispatch) == (m == 4096, dispatch)
 
 
 def test_what_is_under_way_is_less_where_ops_are_short() -> None:

@@ -9,6 +9,7 @@ from interlace.kernels.argmax import BLOCK_ARGMAX, REDUCE_ARGMAX
 from interlace.kernels.assign import ASSIGN
 from interlace.kernels.attend import ATTEND
 from interlace.kernels.base import Kernel
+from interlace.kernels.block_sparse import BLOCK_SPARSE_MATMUL
 from interlace.kernels.causal_attention import CAUSAL_ATTENTION
 from interlace.kernels.combine import COMBINE
 from interlace.kernels.copy import COPY
@@ -43,6 +44,7 @@ BUILT_IN_KERNELS = (
         GATHER,
         EXPERT_MATMUL,
         MERGE,
+        BLOCK_SPARSE_MATMUL,
     ),
     *(REFINE, TOTAL),
     *(LAYER_NORM, SOFTMAX, ELEMENTWISE),

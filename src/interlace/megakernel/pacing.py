@@ -38,7 +38,8 @@ def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Schedule | None = 
     A static schedule is chosen
 
     - for a long chain, and where all rings together hold all weights: workers that claim tickets while they have room
-      would take two items of an op, and others none;
+      would take two items of an op, and others none. An op with more tiles than workers whose tuning names a dispatch
+      is excepted from the latter;
     - where ops without pre-wait loads are between ops with such loads: workers would claim several items of the former
       and wait in each before they claim the next. A norm before two products is excepted, because it waits for nothing;
     - where it allows cooperative fix-up of all tiles that are split.
@@ -51,12 +52,15 @@ def select_dispatch(graph: Graph, device: DeviceSpec, chosen: Schedule | None = 
         for op, body in zip(graph.ops, bodies, strict=True)
     )
     mixed = any(idle) and any(body.loads.prefetchable_inputs for body in bodies)
-    held = 0 < sum(nbytes for _, nbytes in _select_weighted_ops(graph, bodies)) <= device.sms * device.smem_bytes
+    rules = [get_kernel(op).tunings.get(BodyKind.MEGAKERNEL) for op in graph.ops]
+    named = [rule.dispatch if rule else None for rule in rules]
+    many = any(own and op.tiles > device.sms for op, own in zip(graph.ops, named, strict=True))
+    weights_bytes = sum(nbytes for _, nbytes in _select_weighted_ops(graph, bodies))
+    held = not many and 0 < weights_bytes <= device.sms * device.smem_bytes
     shared = chosen is not None and has_only_cooperative_fixups(graph, chosen)
     if is_chain(graph) or held or mixed or shared:
         return Dispatch.STATIC
-    rules = (get_kernel(op).tunings.get(BodyKind.MEGAKERNEL) for op in graph.ops)
-    return next((rule.dispatch for rule in rules if rule and rule.dispatch), Dispatch.TICKET)
+    return next((own for own in named if own), Dispatch.TICKET)
 
 
 def select_bytes_in_flight(graph: Graph, device: DeviceSpec) -> int:

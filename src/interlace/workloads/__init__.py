@@ -5,6 +5,7 @@ from __future__ import annotations
 from interlace.models.llama import LLAMAS, LlamaShape, build_decode_graph
 from interlace.workloads.attention import Attention, attention
 from interlace.workloads.base import Workload
+from interlace.workloads.block_sparse import BlockSparse, block_sparse
 from interlace.workloads.chains import (
     NormedMatmuls,
     OneMatmul,
@@ -37,6 +38,7 @@ WORKLOADS: tuple[type[Workload], ...] = (
     PrefillAttention,
     RaggedAttention,
     MoE,
+    BlockSparse,
     Quadrature,
     FFNBlock,
     NormedMatmuls,
@@ -48,6 +50,7 @@ __all__ = [
     "MODELS",
     "WORKLOADS",
     "Attention",
+    "BlockSparse",
     "Dag",
     "Decode",
     "FFNBlock",
@@ -65,6 +68,7 @@ __all__ = [
     "TwoMatmuls",
     "Workload",
     "attention",
+    "block_sparse",
     "build_decode_graph",
     "dag",
     "ffn",
