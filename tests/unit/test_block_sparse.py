@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from interlace.planner.retile import retile
 from interlace.workloads import BlockSparse
 from interlace.workloads.block_sparse import block_sparse
 
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TILE = il.MatmulTile(16, 16, 16)
 
 
@@ -74,9 +78,11 @@ def test_access_maps_cover_any_table_and_are_expected_to_read_an_equal_share() -
         low, high = reads[argument].compute_bounds(graph.tensor(argument).shape, coords, none, none)
         return np.prod(high - low, axis=1)
 
-    share = work.count / 112  # blocks of a block row
-    assert set(count_elements("blocks")) == {np.ceil(share) * 128 * 128}
-    assert set(count_elements("x")) == {int(product.param("BM")) * np.ceil(share) * 128}
+    share = int(np.ceil(work.count / 112))  # blocks of a block row
+    assert (work.count, share) == (717, 7)
+    blocks = count_elements("blocks").reshape(product.grid) / 128**2
+    assert (blocks[0, 0], blocks.sum(axis=1).tolist()) == (7, [717] * product.grid[0])
+    assert set(count_elements("x")) == {int(product.param("BM")) * 7 * 128}
     last = reads["x"].compute_bounds(graph.tensor("x").shape, coords, none, none)[1].max(axis=0)
     assert last[1] > 4096 - 128  # all of x is read by some tile
     assert product.flops * product.tiles == pytest.approx(work.flops)
@@ -218,3 +224,23 @@ def test_tables_of_the_workload_are_valid_and_as_sparse_as_asked() -> None:
     assert (np.diff(places) > 0).all()
     assert columns.max() < 32
     assert not np.array_equal(columns, work.make_host_inputs(1)["columns"])
+
+
+def test_what_pytorch_is_timed_with_multiplies_by_the_same_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    script = importlib.import_module("block_sparse")
+    assert [case.name for case in script.CASES][:4] == ["zeros-50:16", "zeros-50:256", "zeros-50:4096", "zeros-80:16"]
+    work = BlockSparse(160, 128, 32, 70, 5, il.fp32)
+    tensors = {name: torch.from_numpy(value) for name, value in work.make_inputs(0).items()}
+    rest = {name: value for name, value in tensors.items() if name != "blocks"}
+    sets = [{"blocks": tensors["blocks"]}, {"blocks": tensors["blocks"].roll(1, 0)}]
+    problem = SimpleNamespace(workload=work, rest=rest, weights=sets)
+    for make, store in (
+        (script.make_linear, script.store_bsr),
+        (script.make_product, script.store_bsr),
+        (script.make_linear, script.store_dense),
+    ):
+        for own, stored in zip(sets, store(problem), strict=True):
+            right = work.run_dense(torch, {**rest, **own})["out"]
+            torch.testing.assert_close(make(problem)({**rest, **stored})["out"], right, rtol=1e-5, atol=1e-5)

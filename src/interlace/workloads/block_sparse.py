@@ -33,7 +33,9 @@ def block_sparse(
         ArgumentError, ShapeError: invalid or inconsistent extents.
     """
     if n % block or k % block:
-        raise ShapeError(f"a weight of {n} x {k} is not divided by blocks of {block} x {block}; use blocks that do")
+        raise ShapeError(
+            f"a weight of {n} x {k} is not divided by blocks of {block} x {block}; use blocks that divide it"
+        )
     t = {
         "x": Tensor("x", (m, k), dtype),
         "blocks": Tensor("blocks", (count, block, block), dtype),
@@ -74,7 +76,7 @@ class BlockSparse(Workload):
         if self.n % self.block or self.k % self.block:
             raise ShapeError(
                 f"a weight of {self.n} x {self.k} is not divided by blocks of {self.block} x {self.block}; use blocks "
-                "that do"
+                "that divide it"
             )
 
     @property
