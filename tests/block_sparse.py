@@ -43,6 +43,17 @@ def build_product(
     return il.Graph("written table", (*given.values(), *t.values()), ops, inputs, ("out",))
 
 
+def build_chain(m: int, n: int, count: int, block: int, tile: il.MatmulTile) -> il.Graph:
+    """Return two products with one square weight: ``out = (x @ weight.T) @ weight.T``."""
+    graph = build_product(m, n, n, count, (block, block), tile=tile)
+    t = {tensor.name: tensor for tensor in graph.tensors}
+    h = il.Tensor("h", (m, n), il.bf16)
+    weight = t["blocks"], t["columns"], t["rows"]
+    first = block_sparse_matmul("first", t["x"], *weight, h, tile=tile)
+    second = block_sparse_matmul("second", h, *weight, t["out"], tile=tile)
+    return il.Graph("chain", (*graph.tensors, h), (first, second), graph.inputs, ("out",))
+
+
 def draw_table(rows: int, across: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return columns and pointers of ``count`` distinct blocks; the second block row has none."""
     random = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ import interlace as il
 from interlace.executors.device import DeviceExecutor
 from interlace.workloads import BlockSparse
 
-from ..block_sparse import break_table, build_product, compute_exact, draw_table, make_inputs
+from ..block_sparse import break_table, build_chain, build_product, compute_exact, draw_table, make_inputs
 from ..cases import relative_error
 
 EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Schedule], ...] = (
@@ -58,6 +58,15 @@ def test_a_table_that_the_launch_writes_is_read_after_its_waits(executor: type[D
     for seed in range(3):
         given = make_inputs(graph, *draw_table(16, 16, 60, seed), seed, "cuda")
         assert relative_error(run(launch, given).cpu(), compute_exact(graph, given)) < TOLERANCE
+
+
+@pytest.mark.parametrize("dispatch", [il.Dispatch.STATIC, il.Dispatch.TICKET])
+def test_a_chain_of_products_waits_for_its_rows_alone(dispatch: il.Dispatch) -> None:
+    graph = build_chain(100, 1024, 60, 64, il.MatmulTile(64, 64, 64))
+    launch = il.MegakernelExecutor(il.build(graph, il.Schedule(132, dispatch)), il.RunOptions(timeout_s=10.0))
+    for seed in range(3):
+        given = make_inputs(graph, *draw_table(16, 16, 60, seed), seed, "cuda")
+        assert relative_error(run(launch, given).cpu(), compute_exact(graph, given)) < 2 * TOLERANCE
 
 
 @pytest.mark.parametrize("m", [16, 256, 4096])

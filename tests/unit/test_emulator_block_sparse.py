@@ -15,7 +15,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError, LaunchEndedError  # noqa: E402
 
-from ..block_sparse import break_table, build_product, compute_exact, draw_table, make_inputs  # noqa: E402
+from ..block_sparse import break_table, build_chain, build_product, compute_exact, draw_table, make_inputs  # noqa: E402
 from ..cases import relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 TOLERANCE = 4e-3  # of bf16
 FEW, TALL, LONG, WRITTEN = "few rows", "tall tiles of half a block row", "more blocks than lanes", "a written table"
+CHAIN = "a chain"
 
 #: m, n, k, number of blocks, extents of a block, dtype; tile; stages of the ring.
 CASES: dict[str, tuple[tuple[Any, ...], il.MatmulTile, int]] = {
@@ -34,6 +35,7 @@ CASES: dict[str, tuple[tuple[Any, ...], il.MatmulTile, int]] = {
     LONG: ((8, 256, 40 * 64, 100, (64, 64), il.bf16), il.MatmulTile(8, 64, 64), 2),
     # Few tiles write it, so that the loader gets ahead of them.
     WRITTEN: ((5, 128, 192, 2, (64, 64), il.bf16), il.MatmulTile(8, 64, 64), 3),
+    CHAIN: ((5, 256, 256, 9, (64, 64), il.bf16), il.MatmulTile(8, 64, 64), 3),
 }
 
 #: Changes of the text, the case that they break, and the kind of the fault; none where results are wrong.
@@ -75,7 +77,11 @@ FAULTS = {
 def build_launch(name: str, change: tuple[str, str] | None = None) -> EmulatedLaunch:
     """Tickets would not claim the product before the ops that write its table have begun; a static schedule does."""
     shape, tile, stages = CASES[name]
-    graph = build_product(*shape, tile=tile, writes_table=name == WRITTEN)
+    if name == CHAIN:
+        m, n, _, count, (block, _), _ = shape
+        graph = build_chain(m, n, count, block, tile)
+    else:
+        graph = build_product(*shape, tile=tile, writes_table=name == WRITTEN)
     return EmulatedLaunch(il.build(graph, il.Schedule(1, il.Dispatch.STATIC)), stages=stages, change=change)
 
 
@@ -116,8 +122,8 @@ def test_any_table_is_right_run_after_run(name: str) -> None:
 
 
 def test_only_a_weight_that_no_op_writes_is_loaded_before_the_waits() -> None:
-    loads = {name: launches()[name].composition.source.count("PREFETCHED = true") for name in (FEW, WRITTEN)}
-    assert loads == {FEW: 1, WRITTEN: 0}
+    loads = {name: launches()[name].composition.source.count("PREFETCHED = true") for name in (FEW, CHAIN, WRITTEN)}
+    assert loads == {FEW: 1, CHAIN: 1, WRITTEN: 0}
 
 
 @pytest.mark.parametrize("name", FAULTS)
