@@ -17,7 +17,8 @@ CODE_KIB = {16: 40, 256: 40, 4096: 43}
 
 
 def compile_launch(graph: il.Graph, *, posts: bool) -> il.MegakernelExecutor:
-    run = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions("meta"))
+    plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
+    run = il.MegakernelExecutor(plan, il.RunOptions("meta", dependent_launch=True))
     assert run.binary.resources.spill_bytes == 0
     assert run.binary.warnings == ()
     assert lint(run.binary.ptx, posts=posts, waits=posts, posting_warp=True) == []
