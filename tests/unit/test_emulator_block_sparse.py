@@ -54,8 +54,8 @@ FAULTS = {
     ),
     "blocks beyond the last one": (", 0), op.blocks);", ", 0), 1 << 20);", FEW, "bounds"),
     "blocks before the first one": (
-        "const int first = max((int)uniform(entry(pointers)), 0);",
-        "const int first = (int)uniform(entry(pointers));",
+        "const int first = max((int)uniform(__ldcg(pointers)), 0);",
+        "const int first = (int)uniform(__ldcg(pointers));",
         FEW,
         "bounds",
     ),

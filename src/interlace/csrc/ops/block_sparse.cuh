@@ -41,9 +41,6 @@ template <class Config> struct BlockSparse {
     __syncwarp();  // before the header is written again
     return blocks;
   }
-  // An entry of the table. One that earlier ops write is read in the L2, and one that nobody writes before the launch
-  // before has ended.
-  DEVICE static int entry(const int* at) { return PREFETCHED ? *at : __ldcg(at); }
   // An item whose reduction is that of its row.
   DEVICE static Item reduction_of(const Item& item, const Blocks& blocks) {
     Item own = item;
@@ -58,8 +55,8 @@ template <class Config> struct BlockSparse {
       await_rows(launch, item, item.wait_lo, item.wait_hi);
     }
     const int* const pointers = op.rows + uniform(item.j / PARTS);
-    const int first = max((int)uniform(entry(pointers)), 0);
-    const int end = min(max((int)uniform(entry(pointers + 1)), 0), op.blocks);
+    const int first = max((int)uniform(__ldcg(pointers)), 0);
+    const int end = min(max((int)uniform(__ldcg(pointers + 1)), 0), op.blocks);
     const Blocks blocks = {first, max(end - first, 0)};
     tickets.look(launch);
     await(prefetch_empty(stage.slot), stage.phase ^ 1);
@@ -93,7 +90,7 @@ template <class Config> struct BlockSparse {
   DEVICE static int column_of(const Operands& op, const Blocks& blocks, int from) {
     const int block = from + threadIdx.x % LANES;
     if (block >= blocks.count) return op.k;
-    const int column = entry(op.columns + blocks.first + block);
+    const int column = __ldcg(op.columns + blocks.first + block);
     return column >= 0 && column < op.k / DEPTH ? column * DEPTH : op.k;
   }
   DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
