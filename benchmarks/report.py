@@ -60,6 +60,8 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "tried": ("benchmarks/notes/decode-log.md", ("explored-decode-chain-h200.json",), launches.explored_table),
     "moe": ("benchmarks/notes/moe.md", ("moe-h200.json",), launches.uneven_table),
     "moe-range": ("docs/performance.md", ("moe-h200.json",), launches.uneven_range),
+    "block-sparse": ("benchmarks/notes/moe.md", ("block-sparse-h200.json",), launches.uneven_table),
+    "block-sparse-range": ("docs/performance.md", ("block-sparse-h200.json",), launches.uneven_range),
     "ragged": ("docs/performance.md", ("ragged-h200.json",), launches.uneven_table),
     "dispatches": ("docs/concepts.md", ("dispatch-h200.json",), launches.dispatches_table),
     "prefill": ("docs/performance.md", ("prefill-h200.json",), modules.prefill_table),

@@ -14,7 +14,11 @@ COMPILED = ", compiled"
 #: Variants that are launches of ours.
 OWN = [dispatch.value for dispatch in Dispatch] + ["CUDA graph of Triton bodies"]
 #: Dispatch that the megakernel chooses for a workload, by its name.
-CHOSEN = {"moe": Dispatch.HYBRID.value, "ragged-attention": Dispatch.TICKET.value}
+CHOSEN = {
+    "block-sparse": Dispatch.TICKET.value,
+    "moe": Dispatch.HYBRID.value,
+    "ragged-attention": Dispatch.TICKET.value,
+}
 
 
 def sync_table(record: dict[str, Any]) -> str:
