@@ -18,6 +18,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile
+from interlace.plan.facts import PlanIndex
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Victim
 from interlace.planner.build import build
@@ -363,8 +364,29 @@ def slow_stream(plan: Plan, t: Touches, mode: Mode) -> list[tuple[int, bool, int
     of, tries = owner.tolist(), [0] * plan.workers  # in whose list an item is now, and how often each has stolen
     todo: list[list[tuple[int, list[int]]]] = [[] for _ in lists]
     taken: set[int] = set()
-    out = []
+    ended: list[int] = []
+    begun: dict[int, int] = {}  # steps of each item
+    facts, waits, stuck = PlanIndex(plan), plan.waits, False
+    tile_of, out = facts.tile_of_item.tolist(), []
+
+    def blocks(item: int) -> bool:
+        """Return True if a wait before the item's next step is not met."""
+        done = [i for i in ended if sum(tile_of[e] == tile_of[i] for e in ended) == facts.parts.sizes[tile_of[i]]]
+        last = {tile_of[i]: i for i in done}.values()
+        posts = [int(plan.items.post[i]) for i in last]
+        for row in range(int(waits.ptr[item]), int(waits.ptr[item + 1])):
+            lo, hi = int(plan.items.k_lo[item]), int(plan.items.k_hi[item])
+            steps = len(reads(t)[item])
+            share = min(max((int(waits.k[row]) - lo) / (hi - lo), 0.0), 1.0)
+            if min(int(share * steps), steps - 1) > begun[item]:
+                return False
+            names = [int(waits.first[row] + n * waits.stride[row]) for n in range(int(waits.count[row]))]
+            if any(posts.count(name) < waits.threshold[row] for name in names):
+                return True
+        return False
+
     while len(taken) < len(order) or any(todo):
+        moves = 0
         for w in range(plan.workers):
             free = [i for i in lists[w] if i not in taken]
             if dispatch is Dispatch.STEALING and not todo[w]:
@@ -378,11 +400,16 @@ def slow_stream(plan: Plan, t: Touches, mode: Mode) -> list[tuple[int, bool, int
             if not todo[w] and free:
                 taken.add(free[0])
                 todo[w] = [(free[0], step) for step in reads(t)[free[0]]]
-            if todo[w]:
+                begun[free[0]] = 0
+            if todo[w] and (mode.gate is Gate.ENDED or stuck or not blocks(todo[w][0][0])):
                 item, step = todo[w].pop(0)
+                moves += 1
+                begun[item] += 1
                 out += [(u, False, item) for u in step]
                 if not todo[w]:
                     out += [(u, True, item) for u in writes(t)[item]]
+                    ended.append(item)
+        stuck = not moves
     return out
 
 
@@ -395,6 +422,24 @@ def test_lockstep_equals_a_slow_one(plan: Plan, mode: Mode, data: st.DataObject)
             [[p for p in range(o) if data.draw(st.booleans())] for o in range(len(plan.graph.ops))]
         )
     assert stream(interleave(plan, t, mode)) == slow_stream(plan, t, mode)
+
+
+def test_workers_that_wait_sit_out_rounds_and_then_move_together() -> None:
+    """Three tiles of up, four chunks each, before three of down: two workers, of which the second is free early."""
+    graph = two_matmuls(1, (3, 4, 3), up=(1, 1), down=(1, 1), block=1)
+    plan = build(graph, Choices(2))
+    t = list_touches(plan)
+    ops = [int(plan.items.op[item]) for _, is_write, item in stream(interleave(plan, t)) if not is_write]
+    assert ops == sorted(ops)
+    # Each of the two reads a chunk of hidden's row in turn, so that one of them brings it for both.
+    first, second = [i for i, op in enumerate(plan.items.op.tolist()) if op == 1][:2]
+    turns = [item for _, is_write, item in stream(interleave(plan, t)) if not is_write and item in (first, second)]
+    assert turns[:4] == [first, first, second, second]
+
+
+def test_a_plan_that_deadlocks_has_an_order_of_accesses_too() -> None:
+    plan = set_entry(build(pair(1), Choices(2)), "waits.threshold", 0, 3)
+    assert len(interleave(plan, list_touches(plan))) == len(list_touches(plan))
 
 
 def test_stream_of_a_plan_that_cannot_be_told_is_refused() -> None:

@@ -4,7 +4,8 @@ The workers move in rounds. In its turn a worker without an item takes the next 
 was the item's last, writes and releases the item. A cache sees this order of accesses from W workers at equal speed,
 which is close to a GPU's where all items of an op cost the same. Real SMs are not quite equally fast, and workers that
 begin together drift apart. With a ``spread`` of s, the slowest worker sits out one round in 1 / s, and the others less
-often, in proportion to their rank in a random order that is fixed once.
+often, in proportion to their rank in a random order that is fixed once. A worker whose item waits for posts sits out
+rounds until they are made: which items move together, and so which share what one of them reads, depends on it.
 
 Two workers, items A (two steps, a0 a1), B (one step, b0) and C (one step, c0), each then writing one unit:
 
@@ -15,6 +16,7 @@ Two workers, items A (two steps, a0 a1), B (one step, b0) and C (one step, c0), 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from interlace.core.errors import SimulationError
 from interlace.core.jit import cached_njit
 from interlace.graph.access import Ints
+from interlace.plan.facts import PlanIndex
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Victim
 from interlace.sim.memory import Floats
@@ -51,7 +54,10 @@ class AccessStream:
 
 
 def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: float = 0.0) -> AccessStream:
-    """Return the accesses of a plan's workers in lockstep. Workers wait only for the ends of predecessor ops.
+    """Return the accesses of a plan's workers in lockstep.
+
+    Workers wait for the ends of predecessor ops or for posts, as the mode says. If none can move, because the plan
+    deadlocks, all move without waits for a round.
 
     Args:
         plan: plan to run.
@@ -61,7 +67,8 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
 
     Raises:
         SimulationError: the touches are those of another plan, or the spread is out of range.
-        PlanError: the plan has no workers, or an item names a worker that does not exist.
+        PlanError: the plan has no workers, an item names a worker that does not exist, or the plan's arrays are
+            inconsistent.
     """
     if len(touches.write_ptr) != len(plan.items) + 1:
         raise SimulationError(
@@ -101,8 +108,61 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
         np.full((2, queues.workers), -1),
         np.zeros(queues.workers, np.int64),
         np.zeros(queues.workers),
+        *_list_waits(plan, touches, mode),
+        np.zeros(queues.workers, np.int64),
+        np.zeros(queues.workers, np.int64),
     )
     return stream
+
+
+class _Waits(NamedTuple):
+    """Waits and posts of a plan, counted in steps.
+
+    Attributes:
+        ptr: waits of each item (CSR).
+        step: step of the item before which each wait is.
+        first, count, stride, threshold: semaphores of each wait, and the posts that each of them needs.
+        post, tile: semaphore that each item posts, or -1, and its tile.
+        missing: parts of each tile that have not ended.
+        posts: posts of each semaphore.
+    """
+
+    ptr: Ints
+    step: Ints
+    first: Ints
+    count: Ints
+    stride: Ints
+    threshold: Ints
+    post: Ints
+    tile: Ints
+    missing: Ints
+    posts: Ints
+
+
+def _list_waits(plan: Plan, touches: Touches, mode: Mode) -> _Waits:
+    """Return the waits of a plan; none if the mode has none or launches begin when others have ended."""
+    n = len(plan.items)
+    if not mode.waits or mode.gate is Gate.ENDED:
+        none, zeros = np.zeros(0, np.int64), np.zeros(n + 1, np.int64)
+        return _Waits(zeros, *[none] * 5, np.full(n, -1), zeros, zeros, none)
+    facts, items, waits = PlanIndex(plan), plan.items, plan.waits
+    owner = facts.wait_item
+    share = np.clip((waits.k - items.k_lo[owner]) / (items.k_hi - items.k_lo)[owner], 0.0, 1.0)
+    steps = np.diff(touches.step_ptr)[owner]
+    found = _Waits(
+        ptr=waits.ptr,
+        step=np.minimum((share * steps).astype(np.int64), steps - 1),
+        first=waits.first,
+        count=waits.count,
+        stride=waits.stride,
+        threshold=waits.threshold,
+        post=items.post,
+        tile=facts.tile_of_item,
+        missing=facts.parts.sizes,
+        posts=np.zeros(plan.semaphores, np.int64),
+    )
+    # Otherwise numba compiles again for every mix of dtypes, strides, and of writable and read-only arrays.
+    return _Waits._make(np.array(column, np.int64, order="C") for column in found)
 
 
 @cached_njit(allocates=False)
@@ -134,6 +194,18 @@ def _interleave(
     held_and_step: Ints,
     thefts: Ints,
     behind: Floats,
+    wait_ptr: Ints,
+    wait_step: Ints,
+    wait_first: Ints,
+    wait_count: Ints,
+    wait_stride: Ints,
+    wait_threshold: Ints,
+    post: Ints,
+    tile: Ints,
+    missing: Ints,
+    posts: Ints,
+    row: Ints,
+    seen: Ints,
 ) -> None:
     """Write the accesses. The last arguments are the initial state.
 
@@ -143,10 +215,14 @@ def _interleave(
         held_and_step: item of each worker and step of it, -1 for none.
         thefts: number of thefts of each worker.
         behind: rounds that each worker is behind.
+        wait_ptr to posts: see ``_Waits``.
+        row, seen: next wait of each worker's item, and number of its semaphores that have the posts they need.
     """
     queues, left, earliest, at = len(ends), len(items), 0, 0
     held, step = held_and_step[0], held_and_step[1]
+    stuck = False
     while left > 0:
+        moves = 0
         for w in range(workers):
             if held[w] < 0 and op_by_op:
                 while earliest < len(cursor) and cursor[earliest] == op_ptr[earliest + 1]:
@@ -176,6 +252,17 @@ def _interleave(
                 continue
             if step[w] < step_ptr[i]:
                 step[w] = step_ptr[i]
+                row[w], seen[w] = wait_ptr[i], 0
+            while row[w] < wait_ptr[i + 1] and wait_step[row[w]] <= step[w] - step_ptr[i]:
+                r = row[w]
+                while seen[w] < wait_count[r] and posts[wait_first[r] + seen[w] * wait_stride[r]] >= wait_threshold[r]:
+                    seen[w] += 1
+                if seen[w] < wait_count[r] and not stuck:
+                    break
+                row[w], seen[w] = r + 1, 0
+            if row[w] < wait_ptr[i + 1] and wait_step[row[w]] <= step[w] - step_ptr[i]:
+                continue
+            moves += 1
             behind[w] += lag[w]
             if behind[w] >= 1.0:
                 behind[w] -= 1.0
@@ -190,8 +277,12 @@ def _interleave(
                     at += 1
                 held[w], step[w] = -1, -1
                 left -= 1
+                missing[tile[i]] -= 1
+                if missing[tile[i]] == 0 and post[i] >= 0:
+                    posts[post[i]] += 1
                 if op_by_op:
                     unended[op[i]] -= 1
                     if unended[op[i]] == 0:
                         for n in range(next_ptr[op[i]], next_ptr[op[i] + 1]):
                             closed[next_op[n]] -= 1
+        stuck = moves == 0
