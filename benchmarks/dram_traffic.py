@@ -8,7 +8,8 @@ Needs a Hopper GPU and ``ncu``. Each case is one launch of the one-launch execut
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from interlace.bench.profile import METRICS
 from interlace.bench.record import write_record
 from interlace.cli.names import ORDERS
 from interlace.executors.megakernel import MegakernelExecutor
+from interlace.policies.splits import Split, SplitK, SplitTail
 
 MEASURES = (
     "csrc",
@@ -31,7 +33,6 @@ MEASURES = (
     "kernels/primitives",
     "megakernel",
     "planner/build.py",
-    "planner/retile.py",
     "planner/waits.py",
     "policies",
 )
@@ -45,11 +46,45 @@ GEMMS = (
     (2048, 16384, 16384),
     (16384, 2048, 8192),
 )
+_WIDE, _SQUARE = il.MatmulTile(128, 256, 64, num_warps=8), il.MatmulTile(128, 128, 64, num_warps=8)
+
+
+@dataclass(frozen=True)
+class FFNPlan:
+    """Tiles of both matmuls of an FFN, rows in a group (0 for row-major), and splits by op."""
+
+    up: il.MatmulTile = _WIDE
+    down: il.MatmulTile = _WIDE
+    group: int = 8
+    splits: Mapping[str, Split] = field(default_factory=dict)
+
+
+def _cut_finely(chunk: int, **splits: Split) -> FFNPlan:
+    """Return a plan of few tokens."""
+    return FFNPlan(il.MatmulTile(16, 64, chunk), il.MatmulTile(16, 64, 256), 0, splits)
+
+
+#: Plans of FFNs by name and tokens: the defaults of 2026-11-22, so that a count and a later prediction are of one plan.
+FFN_PLANS = {
+    ("relu", 16): _cut_finely(256, down=SplitK(4)),
+    ("relu", 256): FFNPlan(*[il.MatmulTile(256, 128, 64, num_warps=8)] * 2, 0, {"down": SplitK(4)}),
+    ("relu", 512): FFNPlan(group=4, splits={"down": SplitTail(64, 112)}),
+    ("relu", 1024): FFNPlan(group=4, splits={"up": SplitTail(52, 32)}),
+    ("relu", 2048): FFNPlan(),
+    ("relu", 4096): FFNPlan(),
+    ("relu", 8192): FFNPlan(splits={"up": SplitTail(20, 32)}),
+    ("swiglu", 16): _cut_finely(128, down=SplitK(4)),
+    ("swiglu", 1024): FFNPlan(_SQUARE, group=4),
+    ("swiglu", 4096): FFNPlan(_SQUARE),
+    ("gelu", 16): _cut_finely(256, up=SplitK(3), down=SplitK(2)),
+    ("gelu", 512): FFNPlan(group=4, splits={"up": SplitTail(96, 144), "down": SplitTail(60, 48)}),
+    ("gelu", 2048): FFNPlan(),
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One launch: a matmul of (m, n, k) with a tile and an order, or an FFN of the benchmark with an order."""
+    """One launch: a matmul of (m, n, k) with a tile and an order, or an FFN of the benchmark with an order or none."""
 
     name: str
     m: int
@@ -63,23 +98,23 @@ class Case:
         if self.name == "matmul":
             graph = il.workloads.one_matmul(self.m, self.n, self.k, tile=il.MatmulTile(*self.tile, 4, 8))
             return il.build(graph, il.Schedule(WORKERS, order=ORDERS.parse(self.order)))
-        graph = il.workloads.FeedForward.of({"m": self.m}, True, self.name).build_graph(il.H200)
-        schedule = MegakernelExecutor.select_default(graph, il.H200)
+        own = FFN_PLANS[self.name, self.m]
+        shape = il.workloads.FeedForward.of({"m": self.m}, True, self.name).shape
+        graph = il.workloads.ffn(self.m, shape, il.bf16, own.up, own.down)
         if self.order:
-            schedule = replace(schedule, order=il.GroupedColumnMajor(int(self.order.partition(":")[2])))
-        return il.build(graph, schedule)
+            return il.build(graph, il.Schedule(WORKERS, order=ORDERS.parse(self.order)))
+        order = ORDERS.parse(f"grouped:{own.group}" if own.group else "row")
+        return il.build(graph, il.Schedule(WORKERS, order=order, split=own.splits))
 
 
 def cases() -> list[Case]:
     """In the order in which they run."""
     listed = [Case("matmul", *gemm, order=order) for gemm in GEMMS for order in GEMM_ORDERS]
     listed += [Case("matmul", 8192, 8192, 8192, (128, 256, 64), order) for order in GEMM_ORDERS]
-    ffns = {"relu": (16, 256, 512, 1024, 2048, 4096, 8192), "swiglu": (16, 1024, 4096), "gelu": (16, 512, 2048)}
-    for name, tokens in ffns.items():
-        for m in tokens:
-            listed += [Case(name, m)]
-            if m >= 1024:
-                listed += [Case(name, m, order=f"grouped:{group}") for group in (1, 2, 4, 8, 16)]
+    for name, m in FFN_PLANS:
+        listed += [Case(name, m)]
+        if m >= 1024:
+            listed += [Case(name, m, order=f"grouped:{group}") for group in (1, 2, 4, 8, 16)]
     return listed
 
 
