@@ -87,8 +87,8 @@ compiled kernels and [plans](proofs.md#cached-proofs), else `$XDG_CACHE_HOME/int
 NOTES = {
     "traffic": """Keys of the JSON file, sizes in bytes: `workload`, `tiles`, `workers`, `cache` (`name`, `sides`, \
 `side_bytes`), `loads`, `bounds` (each `bytes`, `label`, `counts`, `source`) and `orders`, the least traffic first, \
-each with `order`, `loaded_bytes`, `hit_bytes`, `hit_rate`, `dram_read_bytes`, `dram_read_bytes_by_tensor`, \
-`dram_written_bytes`, `compulsory_bytes`, `over_safe`, `over_leading_order`.""",
+each with `order`, `loaded_bytes`, `hit_bytes`, `hit_rate`, `dram_read_bytes`, `dram_read_interval_bytes`, \
+`dram_read_bytes_by_tensor`, `dram_written_bytes`, `compulsory_bytes`, `over_safe`, `over_leading_order`.""",
     "studio": "[Studio](studio.md) describes the pages.",
     "explain": "[The planner](planner.md) describes what is predicted, and how well.",
     "generate": "[Models](models.md) lists the files that it reads.",

@@ -738,6 +738,12 @@ def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:
     assert times["one_launch"] == told["predicted_us"] == min(times.values())
     assert [op["op"] for op in told["ops"]] == ["up", "down"]
     assert all(bound["source"] for bound in told["bounds"])
+    low, high = told["dram_read_interval_bytes"]
+    assert low <= told["dram_read_bytes"] <= high
+    nearest = told["nearest_bound"]
+    assert {key: nearest[key] for key in told["bounds"][0]} in told["bounds"]
+    assert nearest["ratio"] == pytest.approx(nearest["moved_bytes"] / nearest["bytes"])
+    assert f"{nearest['ratio']:.2f} times that" in " ".join(result.output.replace("│", " ").split())
     flops_us = 6 * 512 * 4096 * 14336 / H200.flops_per_s(dtypes.bf16) * 1e6
     assert told["floor_us"] == pytest.approx(flops_us)
     assert told["floor_us"] < told["predicted_us"]

@@ -44,6 +44,7 @@ def test_json_has_the_documented_keys_and_figures_that_add_up(tmp_path: Path) ->
     assert found["hit_bytes"] + found["dram_read_bytes"] == found["loaded_bytes"]
     assert found["hit_rate"] == pytest.approx(found["hit_bytes"] / found["loaded_bytes"])
     assert sum(found["dram_read_bytes_by_tensor"].values()) == found["dram_read_bytes"] > READ
+    assert found["dram_read_interval_bytes"] == [found["dram_read_bytes"]] * 2
     assert found["dram_written_bytes"] == 2 * 128 * 192
     assert found["compulsory_bytes"] == READ
     safe, both, leading = data["bounds"]
@@ -88,6 +89,18 @@ def test_the_table_names_bounds_ratios_and_source() -> None:
     # 2 * 128 * 192 * 128 elements of 2 bytes over the root of the 3584 that fit
     assert "bound on reads, leading order 210 kB; 1.25x is read" in shown
     assert SMITH in shown
+
+
+def test_a_chips_cache_has_an_interval_near_a_knee(tmp_path: Path) -> None:
+    large = ["traffic", "one-matmul", "--preset", "4096-cubed", "--tile", "128x128x64", "--order"]
+    shown = {}
+    for order in ("hilbert", "grouped:32"):
+        shown[order] = " ".join(succeed(*large, order, "--json", tmp_path / "t.json").replace("│", " ").split())
+        (found,) = json.loads((tmp_path / "t.json").read_text())["orders"]
+        low, high = found["dram_read_interval_bytes"]
+        assert low <= found["dram_read_bytes"] <= high
+        assert ("near a knee of the cache" in shown[order]) == (high > 1.02 * low)
+    assert "read from memory 107 MB; 100 MB to 205 MB near a knee of the cache x" in shown["hilbert"]
 
 
 def test_the_sweep_lists_unlike_orders_by_traffic(tmp_path: Path) -> None:

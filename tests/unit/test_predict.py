@@ -21,6 +21,7 @@ from interlace.plan.plan import Plan
 from interlace.planner.bounds import Gemm
 from interlace.planner.bounds import bound_matmul as bounds
 from interlace.planner.build import build
+from interlace.planner.intervals import ReadInterval, predict_read_interval
 from interlace.planner.predict import WORKSPACE, predict, predict_dram_reads
 from interlace.policies.orders import ColumnMajor, GroupedColumnMajor, Hilbert, Morton, Order, RowMajor, Serpentine
 from interlace.policies.schedule import Schedule
@@ -205,6 +206,42 @@ def test_the_curve_says_the_same_at_every_size(device: DeviceSpec) -> None:
         l2 = replace(device.l2, side_bytes=size // device.l2.sides)
         assert predict(tiled, replace(device, l2=l2)).traffic.dram_read == read
     assert curve[0] > curve[-1] == 2 * (512 + 768) * 512
+
+
+# ---------------------------------------------------------------- intervals
+
+
+def test_an_interval_spans_capacities_and_drifts_about_what_is_predicted() -> None:
+    tiled = plan(1024, 1536, 1024, MatmulTile(64, 64, 32), RowMajor(), 12)
+    device = replace(H200, l2=L2(2, 31 << 12))
+    found = predict_read_interval(tiled, device)
+    read = [
+        predict(tiled, replace(device, l2=L2(2, kib << 12), speed_spread=spread)).traffic.dram_read
+        for kib, spread in ((28, 0.00625), (34, 0.00625), (31, 0.025), (28, 0.05), (34, 0.05))
+    ]
+    assert (found.low, found.high) == (min(read), max(read))
+    assert found.low < read[2] < found.high
+    assert not found.is_narrow
+
+
+def test_an_order_far_from_a_knee_has_a_narrow_interval() -> None:
+    tiled = plan(512, 512, 512, MatmulTile(64, 64, 32), RowMajor(), 24)
+    found = predict_read_interval(tiled, H200)
+    assert (found.low, found.high) == (2 * 2 * 512 * 512, 2 * 2 * 512 * 512)
+    assert found.is_narrow
+
+
+def test_a_cache_given_by_its_size_has_no_interval() -> None:
+    tiled = plan(1024, 1536, 1024, MatmulTile(64, 64, 32), RowMajor(), 24)
+    found = predict_read_interval(tiled, cached(1 << 20))
+    assert found.low == found.high == predict(tiled, cached(1 << 20)).traffic.dram_read
+
+
+def test_errors_count_from_the_nearer_end_of_an_interval() -> None:
+    interval = ReadInterval(90, 120)
+    assert [interval.compute_error(count) for count in (90.0, 100.0, 120.0)] == [0, 0, 0]
+    assert interval.compute_error(60.0) == 0.5
+    assert interval.compute_error(150.0) == pytest.approx(-0.2)
 
 
 # ---------------------------------------------------------------- limits

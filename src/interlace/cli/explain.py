@@ -19,7 +19,10 @@ from interlace.kernels.base import format_tiling, mask_layer_index, sum_over_lay
 
 if TYPE_CHECKING:
     from interlace.cli.predicted import PredictedRun
+    from interlace.planner.bounds import TrafficBound
     from interlace.planner.explain import Explanation
+    from interlace.planner.graph_bounds import BoundDistance
+    from interlace.planner.intervals import ReadInterval
 
 
 def register(app: typer.Typer) -> None:
@@ -99,10 +102,15 @@ def _show(title: str, explanation: Explanation, found: Sequence[PredictedRun]) -
         ),
         *([("hand-offs", f"{table.format_number(exposed)} us exposed")] if explanation.hand_offs else []),
         *([("by dispatch", dispatches)] if len(explanation.dispatches_us) > 1 else []),
-        ("from memory", f"{_format_mb(traffic.dram_read)}; row-major, op after op: {_format_mb(plain_read)}"),
+        (
+            "from memory",
+            f"{_format_mb(traffic.dram_read)}{_format_interval(explanation.read_interval)}; row-major, op after op: "
+            f"{_format_mb(plain_read)}",
+        ),
         *((f"  {name}", _format_mb(count)) for name, count in sum_over_layers(traffic.read_bytes).items()),
         ("L2 hit rate", f"{traffic.hit_rate:.0%} of {_format_mb(traffic.touched_bytes)}"),
         *((f"bound, {b.label.value}", f"{_format_mb(b.bytes)}, {b.counts.value}") for b in explanation.bounds),
+        ("  nearest bound", _describe_distance(explanation.nearest_bound)),
         ("  source of bounds", "; ".join(dict.fromkeys(b.source for b in explanation.bounds))),
         ("energy", f"{explanation.energy.joules:.3g} J, {explanation.energy.label}"),
     ]
@@ -157,11 +165,14 @@ def _to_data(explanation: Explanation, found: Sequence[PredictedRun]) -> dict[st
         "dram_read_bytes": best.traffic.dram_read,
         "dram_read_bytes_by_tensor": dict(best.traffic.read_bytes),
         "plain_dram_read_bytes": explanation.search_result.compute_dram_read(plain),
+        "dram_read_interval_bytes": [explanation.read_interval.low, explanation.read_interval.high],
         "hit_rate": best.traffic.hit_rate,
-        "bounds": [
-            {"name": b.name, "bytes": b.bytes, "label": b.label.value, "counts": b.counts.value, "source": b.source}
-            for b in explanation.bounds
-        ],
+        "bounds": [_build_bound_data(bound) for bound in explanation.bounds],
+        "nearest_bound": {
+            **_build_bound_data(explanation.nearest_bound.bound),
+            "moved_bytes": explanation.nearest_bound.moved_bytes,
+            "ratio": explanation.nearest_bound.ratio,
+        },
         "joules_estimated": explanation.energy.joules,
         "executors": [each.to_data() for each in found],
         "ops": [
@@ -189,6 +200,31 @@ def _to_data(explanation: Explanation, found: Sequence[PredictedRun]) -> dict[st
         ],
         "tried": explanation.search_result.tried_candidates,
     }
+
+
+def _build_bound_data(bound: TrafficBound) -> dict[str, Any]:
+    return {
+        "name": bound.name,
+        "bytes": bound.bytes,
+        "label": bound.label.value,
+        "counts": bound.counts.value,
+        "source": bound.source,
+    }
+
+
+def _describe_distance(distance: BoundDistance) -> str:
+    bound = distance.bound
+    moved = f"the plan moves {_format_mb(distance.moved_bytes)}, {distance.ratio:.2f} times that"
+    return f"{bound.label.value} for {bound.counts.value} of {bound.name}: {moved}"
+
+
+def _format_interval(interval: ReadInterval) -> str:
+    """Return the interval where it says more than its middle, near a knee of the cache."""
+    return (
+        ""
+        if interval.is_narrow
+        else f" (near a knee of the cache: {_format_mb(interval.low)} to {_format_mb(interval.high)})"
+    )
 
 
 def _format_mb(count: int) -> str:

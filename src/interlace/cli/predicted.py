@@ -106,8 +106,8 @@ class PredictedRun:
                 {
                     "op": op.op,
                     "limit": op.limit.value,
-                    "start_us": spans[op.op].start_ns * 1e-3,
-                    "end_us": spans[op.op].end_ns * 1e-3,
+                    "start_us": spans[op.op].start_ns / 1e3,
+                    "end_us": spans[op.op].end_ns / 1e3,
                 }
                 for op in self.ops
             ],

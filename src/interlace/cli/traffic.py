@@ -157,7 +157,7 @@ def _build_facts(study: Study, bounds: Sequence[TrafficBound], named: names.Name
             f"{table.format_volume(_count_loaded(traffic) - read)}, {100 * _compute_hit_rate(traffic):.2f} % of the "
             "loads",
         ),
-        ("read from memory", table.format_volume(read)),
+        ("read from memory", f"{table.format_volume(read)}{_format_interval(study, count)}"),
         *((f"  {name}", table.format_volume(count)) for name, count in sum_over_layers(traffic.read_bytes).items()),
         ("written to memory", table.format_volume(traffic.written_bytes)),
         (
@@ -195,6 +195,14 @@ def _build_family(study: Study, bounds: Sequence[TrafficBound], found: Sequence[
     return shown
 
 
+def _format_interval(study: Study, count: TrafficCount) -> str:
+    """Return the interval of the bytes read where it says more than its middle, near a knee of the cache."""
+    interval = study.predict_interval(count.plan)
+    if interval.is_narrow:
+        return ""
+    return f"; {table.format_volume(interval.low)} to {table.format_volume(interval.high)} near a knee of the cache"
+
+
 def _describe_cache(study: Study) -> str:
     l2 = study.device.l2
     if study.device.name == names.ONE_CACHE:
@@ -204,6 +212,7 @@ def _describe_cache(study: Study) -> str:
 
 def _to_data(study: Study, bounds: Sequence[TrafficBound], found: Sequence[OrderResult]) -> dict[str, Any]:
     l2, on_loads = study.device.l2, _select_load_bounds(bounds)
+    intervals = [study.predict_interval(count.plan) for _, count in found]
     return {
         "workload": study.workload.to_data(),
         "tiles": study.tiling,
@@ -220,6 +229,7 @@ def _to_data(study: Study, bounds: Sequence[TrafficBound], found: Sequence[Order
                 "hit_bytes": _count_loaded(count.traffic) - count.traffic.dram_read,
                 "hit_rate": _compute_hit_rate(count.traffic),
                 "dram_read_bytes": count.traffic.dram_read,
+                "dram_read_interval_bytes": [interval.low, interval.high],
                 "dram_read_bytes_by_tensor": dict(count.traffic.read_bytes),
                 "dram_written_bytes": count.traffic.written_bytes,
                 "compulsory_bytes": count.traffic.compulsory_bytes,
@@ -228,6 +238,6 @@ def _to_data(study: Study, bounds: Sequence[TrafficBound], found: Sequence[Order
                     for bound in on_loads
                 },
             }
-            for named, count in found
+            for (named, count), interval in zip(found, intervals, strict=True)
         ],
     }

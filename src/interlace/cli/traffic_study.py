@@ -27,6 +27,7 @@ from interlace.sim.modes import SERIAL
 from interlace.workloads.base import Workload
 
 if TYPE_CHECKING:
+    from interlace.planner.intervals import ReadInterval
     from interlace.planner.predict import Traffic, TrafficCount
 
 _MAX_TILES = 1 << 22
@@ -156,7 +157,7 @@ class Study:
 
     def find_bounds(self, traffic: Traffic, device: DeviceSpec) -> tuple[TrafficBound, ...]:
         """Return lower bounds for any order: on loads, safe and in leading order if known, and on loads and stores."""
-        from interlace.planner.explain import compute_graph_bounds
+        from interlace.planner.graph_bounds import compute_graph_bounds
 
         return compute_graph_bounds(self.graph, traffic, device)
 
@@ -165,6 +166,12 @@ class Study:
         from interlace.planner.predict import count_traffic
 
         return count_traffic(self.build_plan(named), self.device, SERIAL)
+
+    def predict_interval(self, plan: Plan) -> ReadInterval:
+        """Return the least and the most that a plan may read from memory."""
+        from interlace.planner.intervals import predict_read_interval
+
+        return predict_read_interval(plan, self.device, SERIAL)
 
     @property
     def tiling(self) -> str:

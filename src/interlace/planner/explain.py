@@ -13,13 +13,19 @@ from enum import Enum
 import numpy as np
 
 from interlace.core.devices import DeviceSpec
-from interlace.graph.graph import Graph
 from interlace.kernels.base import format_ops, format_tiling
 from interlace.plan.plan import Dispatch
-from interlace.planner.bounds import Gemm, TrafficBound, bound_chain, bound_compulsory
+from interlace.planner.bounds import TrafficBound
 from interlace.planner.energy import EnergyEstimate, Level, estimate_energy
+from interlace.planner.graph_bounds import (
+    BoundDistance,
+    compute_graph_bounds,
+    compute_tiling_bounds,
+    find_nearest_bound,
+)
 from interlace.planner.handovers import HandOff, find_hand_offs
-from interlace.planner.predict import Prediction, Traffic
+from interlace.planner.intervals import ReadInterval, predict_read_interval
+from interlace.planner.predict import FINE, Prediction
 from interlace.planner.search import Candidate, SearchResult
 from interlace.policies.schedule import Schedule
 from interlace.sim.machine import compute_op_rates
@@ -89,6 +95,8 @@ class Explanation:
         search_result: result of the search.
         ops: report on each op of the winner.
         bounds: lower bounds on its traffic.
+        nearest_bound: the bound that its traffic comes nearest to, and how far that is.
+        read_interval: least and most bytes that it may read from memory (``planner/intervals``).
         floor_us: lower bound on the time of any plan in microseconds: compulsory reads at the rate of memory, or FLOPs
             at the rate of matmuls, whichever takes longer.
         hand_offs: hand-offs into each op; empty where each op is a launch, which begins when others have ended.
@@ -101,6 +109,8 @@ class Explanation:
     search_result: SearchResult
     ops: tuple[OpReport, ...]
     bounds: tuple[TrafficBound, ...]
+    nearest_bound: BoundDistance
+    read_interval: ReadInterval
     floor_us: float
     hand_offs: tuple[HandOff, ...]
     reasons: tuple[Reason, ...]
@@ -124,10 +134,14 @@ def explain(
         flops: FLOPs of the graph without those on padding rows and columns; None for the FLOPs of all tiles.
     """
     best = planned.best
+    traffic = best.prediction.traffic
+    bounds = (*compute_graph_bounds(best.graph, traffic, device), *compute_tiling_bounds(best.graph, device))
     return Explanation(
         planned,
         report_ops(best.prediction, device, mode),
-        compute_graph_bounds(best.graph, best.prediction.traffic, device),
+        bounds,
+        find_nearest_bound(bounds, traffic),
+        predict_read_interval(best.prediction.plan, device, mode, FINE),
         compute_floor_us(best.prediction, device, flops),
         () if mode.gate is Gate.ENDED else find_hand_offs(best.prediction.plan, best.prediction.trace),
         tuple(_explain_decisions(planned, device, mode)),
@@ -148,27 +162,6 @@ def compute_floor_us(prediction: Prediction, device: DeviceSpec, flops: float | 
     needed = 1.0 if flops is None else min(1.0, flops / (float(of_op.sum()) or 1.0))
     arithmetic_s = needed * float((of_op / rates).sum())
     return 1e6 * max(prediction.traffic.compulsory_bytes / device.dram_bytes_per_s, arithmetic_s)
-
-
-def compute_graph_bounds(graph: Graph, traffic: Traffic, device: DeviceSpec) -> tuple[TrafficBound, ...]:
-    """Return the traffic bounds of a graph: chain bounds if it is a chain of matmuls, else compulsory bounds."""
-    gemms = _find_gemms(graph)
-    if gemms:
-        return bound_chain(gemms, graph.tensors[0].dtype.itemsize, device)
-    return bound_compulsory(graph.name, traffic.compulsory_bytes, traffic.written_bytes)
-
-
-def _find_gemms(graph: Graph) -> tuple[Gemm, ...]:
-    """Return the matmuls of a graph if each op is a matmul that reads the previous result, else an empty tuple."""
-    last, found = None, []
-    for op in graph.ops:
-        tensors = {access.arg: access.tensor for access in op.accesses}
-        if op.kernel != "matmul" or (last is not None and tensors["x"] != last):
-            return ()
-        last = tensors.get("out")
-        sizes = {name: int(op.param(name)) for name in ("M", "N", "K")}
-        found.append(Gemm(sizes["M"], sizes["N"] * (2 if "gate" in tensors else 1), sizes["K"]))
-    return tuple(found)
 
 
 def report_ops(prediction: Prediction, device: DeviceSpec, mode: Mode) -> tuple[OpReport, ...]:

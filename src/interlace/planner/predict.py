@@ -134,13 +134,16 @@ def count_traffic(
     touched_by: Callable[[Plan, int, int], Touches] | None = None,
 ) -> TrafficCount:
     """Count the traffic of a plan without its times; arguments and errors as for ``predict``, but no DeadlockError."""
-    touched = (touched_by or list_touches)(
-        plan, max(limit, min(_TOUCHES_PER_ITEM * len(plan.items), MAX_ENTRIES)), MAX_ENTRIES
-    )
+    touched = (touched_by or list_touches)(plan, resolve_limit(plan, limit), MAX_ENTRIES)
     stream = interleave(plan, touched, mode, device.speed_spread)
     missed = simulate_missed_bytes(stream, touched.units.nbytes, device.l2)
     costs = Costs.of(plan, touched.units, stream, missed)
     return TrafficCount(plan, _compute_traffic(plan, touched, stream, missed), costs)
+
+
+def resolve_limit(plan: Plan, limit: int) -> int:
+    """Return the number of touches that ``predict`` resolves under a limit: 64 per item if that is more."""
+    return max(limit, min(_TOUCHES_PER_ITEM * len(plan.items), MAX_ENTRIES))
 
 
 def _compute_traffic(plan: Plan, touched: Touches, stream: AccessStream, missed: Ints) -> Traffic:

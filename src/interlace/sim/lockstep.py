@@ -121,7 +121,7 @@ class _Waits(NamedTuple):
     Attributes:
         ptr: waits of each item (CSR).
         step: step of the item before which each wait is.
-        first, count, stride, threshold: semaphores of each wait, and the posts that each of them needs.
+        first, semaphores, stride, threshold: semaphores of each wait, and the posts that each of them needs.
         post, tile: semaphore that each item posts, or -1, and its tile.
         missing: parts of each tile that have not ended.
         posts: posts of each semaphore.
@@ -130,7 +130,7 @@ class _Waits(NamedTuple):
     ptr: Ints
     step: Ints
     first: Ints
-    count: Ints
+    semaphores: Ints
     stride: Ints
     threshold: Ints
     post: Ints
@@ -144,7 +144,7 @@ def _list_waits(plan: Plan, touches: Touches, mode: Mode) -> _Waits:
     n = len(plan.items)
     if not mode.waits or mode.gate is Gate.ENDED:
         none, zeros = np.zeros(0, np.int64), np.zeros(n + 1, np.int64)
-        return _Waits(zeros, *[none] * 5, np.full(n, -1), zeros, zeros, none)
+        return _Waits(zeros, none, none, none, none, none, np.full(n, -1), zeros, zeros, none)
     facts, items, waits = PlanIndex(plan), plan.items, plan.waits
     owner = facts.wait_item
     share = np.clip((waits.k - items.k_lo[owner]) / (items.k_hi - items.k_lo)[owner], 0.0, 1.0)
@@ -153,7 +153,7 @@ def _list_waits(plan: Plan, touches: Touches, mode: Mode) -> _Waits:
         ptr=waits.ptr,
         step=np.minimum((share * steps).astype(np.int64), steps - 1),
         first=waits.first,
-        count=waits.count,
+        semaphores=waits.count,
         stride=waits.stride,
         threshold=waits.threshold,
         post=items.post,
