@@ -46,7 +46,7 @@ GEMMS = (
     (2048, 16384, 16384),
     (16384, 2048, 8192),
 )
-_WIDE, _SQUARE = il.MatmulTile(128, 256, 64, num_warps=8), il.MatmulTile(128, 128, 64, num_warps=8)
+_WIDE, _TALL, _SQUARE = (il.MatmulTile(m, n, 64, num_warps=8) for m, n in ((128, 256), (256, 128), (128, 128)))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _cut_finely(chunk: int, **splits: Split) -> FFNPlan:
 #: Plans of FFNs by name and tokens: the defaults of 2026-11-22, so that a count and a later prediction are of one plan.
 FFN_PLANS = {
     ("relu", 16): _cut_finely(256, down=SplitK(4)),
-    ("relu", 256): FFNPlan(*[il.MatmulTile(256, 128, 64, num_warps=8)] * 2, 0, {"down": SplitK(4)}),
+    ("relu", 256): FFNPlan(_TALL, _TALL, 0, {"down": SplitK(4)}),
     ("relu", 512): FFNPlan(group=4, splits={"down": SplitTail(64, 112)}),
     ("relu", 1024): FFNPlan(group=4, splits={"up": SplitTail(52, 32)}),
     ("relu", 2048): FFNPlan(),

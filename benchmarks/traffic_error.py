@@ -2,7 +2,7 @@
 
     python benchmarks/traffic_error.py benchmarks/results/traffic-predicted.json
 
-Needs no GPU: it reads benchmarks/results/traffic-h200.json, predicts each of its cases and compares, in a minute. The
+Needs no GPU: it reads benchmarks/results/traffic-h200.json, predicts each of its cases and compares, in minutes. The
 traffic of every case is held out of the fit: the L2 was fitted to streams of loads (l2-h200.json), the spread of speeds
 to times of tiles. Of the times, four of 8192-cubed matmuls are not: two rates were fitted to them.
 """
@@ -21,13 +21,14 @@ from script import RESULTS, format_command, parse_arguments
 
 import interlace as il
 from interlace.bench.record import write_cpu_record
+from interlace.planner.intervals import predict_read_interval
 from interlace.planner.predict import predict
 from interlace.sim.modes import make_megakernel_mode
 
 MEASURED = RESULTS / "traffic-h200.json"
 MEASURES = ("core/devices", "planner", "policies", "sim")
 MODE = make_megakernel_mode(192 << 10)
-FIGURES = "dram_read", "time"
+FIGURES = "dram_read", "dram_read_interval", "time"
 FITTED_TO = "grouped:2", "grouped:8", "grouped:16", "grouped:32"
 
 
@@ -38,9 +39,12 @@ def error(case: Case, measured: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {fact: measured[fact] for fact in facts}
     predicted = predict(plan, il.H200, MODE)
     read, ns = predicted.traffic.dram_read, predicted.trace.span_ns
+    interval = predict_read_interval(plan, il.H200, MODE)
     row["predicted"] = {
         "dram_read_bytes": read,
         "dram_read_error": read / measured["dram_read_bytes"] - 1,
+        "dram_read_interval_bytes": [interval.low, interval.high],
+        "dram_read_interval_error": interval.compute_error(measured["dram_read_bytes"]),
         "ns": ns,
         "time_error": ns / measured["ns"] - 1,
     }
@@ -61,8 +65,15 @@ def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
             figure: _spread([abs(r["predicted"][f"{figure}_error"]) for r in members if held_out(r, figure)])
             for figure in FIGURES
         }
+        | {"interval_width": _spread([high / low - 1 for low, high in map(_get_interval, members)])}
         for group, members in groups.items()
     }
+
+
+def _get_interval(row: dict[str, Any]) -> tuple[int, int]:
+    """Return the low and the high end."""
+    low, high = row["predicted"]["dram_read_interval_bytes"]
+    return low, high
 
 
 def held_out(row: dict[str, Any], figure: str) -> bool:
@@ -93,7 +104,7 @@ def main(path: str) -> None:
         gc.collect()
     spreads = summary(rows)
     for group, found in spreads.items():
-        for figure in FIGURES:
+        for figure in (*FIGURES, "interval_width"):
             shown = ", ".join(f"{part} {value:.1%}" for part, value in found[figure].items())
             print(f"{group} ({found['cases']}), {figure}: {shown}")
     protocol = "predicted over counted, less one; counts of traffic-h200.json, one cold launch each"

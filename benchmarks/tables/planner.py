@@ -47,12 +47,21 @@ def predicted_table(record: dict[str, Any]) -> str:
     table = []
     for key, name in names.items():
         group = record["errors"][key]
-        for what, words in (("dram_read", "bytes from memory"), ("time", "time")):
+        for what, words in (
+            ("dram_read", "bytes from memory"),
+            ("dram_read_interval", "bytes outside the interval"),
+            ("time", "time"),
+        ):
             cells = (f"{group[what][figure]:.1%}" for figure in ("median", "p90", "worst"))
             table.append((f"{name} ({group['cases']})", words, *cells))
     beyond = sum(abs(row["predicted"]["dram_read_error"]) > 0.12 for row in record["rows"])
     cases = record["errors"]["all"]["cases"]
-    return (
-        format_table("cases | what is predicted | median error | 90th percentile | worst", table)
-        + f"\n\nThe bytes of {beyond} of {cases} cases are predicted more than 12 % too high or too low."
+    width = record["errors"]["all"]["interval_width"]
+    outside = [row["predicted"]["dram_read_interval_error"] for row in record["rows"]]
+    lines = (
+        f"The bytes of {beyond} of {cases} cases are predicted more than 12 % too high or too low. "
+        f"{outside.count(0)} of {cases} counts are in the interval; {sum(abs(error) > 0.08 for error in outside)} "
+        f"are more than 8 % outside. The interval is {width['median']:.0%} wide in the median, {width['p90']:.0%} at "
+        "the 90th percentile."
     )
+    return format_table("cases | what is predicted | median error | 90th percentile | worst", table) + f"\n\n{lines}"
