@@ -1,4 +1,5 @@
-"""Draws docs/decode.svg of records of decode steps, and docs/speedup.svg and docs/ffn.png of the records of FFNs.
+"""Draws docs/decode.svg of records of decode steps, docs/speedup.svg and docs/ffn.png of the records of FFNs, and
+docs/bounds.svg of bounds on bytes from memory.
 
     python benchmarks/plot.py
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from interlace.kernels.matmul import Activation
 from interlace.workloads import FeedForward
 
 DECODE, SPEEDUP, OVER_FLOOR = (ROOT / "docs" / name for name in ("decode.svg", "speedup.svg", "ffn.png"))
+BOUNDS = ROOT / "docs" / "bounds.svg"
 NAMES = {Activation.RELU: "ReLU", Activation.SILU: "SiLU", Activation.GELU_TANH: "GELU"}
 FASTER, SLOWER, FLOOR = "#1a73e8", "#f29900", "#202124"
 #: Of a decode step, label and colour, and ways, of which the fastest counts.
@@ -42,6 +45,13 @@ SERIES = {
     "compiled": ("torch.compile, max-autotune, CUDA graph", "#5f6368", "s"),
     "launches": ("our tile bodies, op by op", "#f29900", "^"),
     "best": ("our tile bodies, best tile-synchronised", "#1a73e8", "D"),
+}
+
+#: Of bounds: label, colour and style.
+LINES = {
+    "safe": ("safe bound", FLOOR, ":"),
+    "leading": ("leading order: COSMA, Saha and Ye, Chen et al.", "#9aa0a6", "--"),
+    "tiling": ("best tiling of one buffer (Orojenesis)", SLOWER, "-"),
 }
 
 
@@ -154,8 +164,44 @@ def plot_over_floor(record: dict[str, Any], path: Path = OVER_FLOOR) -> None:
     plt.close(figure)
 
 
+def plot_bounds(record: dict[str, Any], path: Path = BOUNDS) -> None:
+    """Bytes from and to memory by size of the cache, a picture per problem, with the bytes that were counted."""
+    mib = [size / (1 << 20) for size in record["sizes_bytes"]]
+    figure, axes = plt.subplots(2, 2, figsize=(11, 6.5), sharex=True)
+    for axis, row in zip(axes.flat, record["rows"], strict=True):
+        for key, (label, colour, style) in LINES.items():
+            megabytes = [nan if value is None else value / 1e6 for value in row[f"{key}_bytes"]]
+            axis.plot(mib, megabytes, color=colour, linestyle=style, linewidth=1.5, label=label)
+        if row["predicted"]:
+            best = [each["bytes"] / 1e6 for each in row["predicted"]]
+            axis.plot(mib, best, color=FASTER, linewidth=1.5, label="predicted, best order of tiles")
+        if row["counted"]:
+            at = row["counted"]["l2_bytes"] / (1 << 20), row["counted"]["bytes"] / 1e6
+            axis.plot(*at, "D", color=FASTER, label="counted on an H200")
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_title(row["title"], fontsize=9)
+        axis.set_xticks(ticks := [1, 2, 5, 10, 20, 50, 100], [str(tick) for tick in ticks])
+        axis.minorticks_off()
+        lowest, highest = axis.get_ylim()
+        steps = (1, 2, 5) if highest > 5 * lowest else (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 8)
+        shown = [step * 10**power for power in range(6) for step in steps if lowest <= step * 10**power <= highest]
+        axis.set_yticks(shown, [f"{step:,.0f}" for step in shown], fontsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[1]:
+        axis.set_xlabel("size of the cache, MiB")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("loads and stores, MB")
+    handles, names = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, names, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0.965), ncols=3)
+    figure.suptitle("Bytes between memory and an L2, in bf16", fontsize=9, y=0.99)
+    figure.subplots_adjust(top=0.85)
+    _save(figure, axes.flat[0], path)
+
+
 def main() -> None:
     """Draw all."""
+    plot_bounds(json.loads((RESULTS / "bounds-predicted.json").read_text()))
     plot_decode([json.loads((RESULTS / name).read_text()) for name in STEP_RECORDS])
     plot_speedup(json.loads((RESULTS / "ffn-h200.json").read_text()))
     plot_over_floor(json.loads((RESULTS / "ffn-models-h200.json").read_text()))

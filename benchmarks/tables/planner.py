@@ -60,8 +60,8 @@ def predicted_table(record: dict[str, Any]) -> str:
     outside = [row["predicted"]["dram_read_interval_error"] for row in record["rows"]]
     lines = (
         f"The bytes of {beyond} of {cases} cases are predicted more than 12 % too high or too low. "
-        f"{outside.count(0)} of {cases} counts are in the interval; {sum(abs(error) > 0.08 for error in outside)} "
-        f"are more than 8 % outside. The interval is {width['median']:.0%} wide in the median, {width['p90']:.0%} at "
+        f"{outside.count(0)} counts are in the interval, {sum(abs(error) > 0.08 for error in outside)} more than 8 % "
+        f"outside it. The interval is {width['median']:.0%} wide in the median, {width['p90']:.0%} at "
         "the 90th percentile."
     )
     return format_table("cases | what is predicted | median error | 90th percentile | worst", table) + f"\n\n{lines}"
