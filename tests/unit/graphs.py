@@ -52,6 +52,7 @@ class AnyBody:
     """A body that takes every op."""
 
     is_proved = has_op_factory = True
+    rate_share = 1.0
     expected_accesses = None
 
     def check(self, op: Op, tensors: Mapping[str, Tensor]) -> None:

@@ -59,6 +59,10 @@ class Body(Protocol):
         """True if ``check`` makes the op anew, so that its access maps are the kernel's own."""
 
     @property
+    def rate_share(self) -> float:
+        """Fraction of a device's FLOP/s in an op's dtype that the bodies reach at most, for predictions."""
+
+    @property
     def expected_accesses(self) -> Callable[[Op], Mapping[str, tuple[Span, ...]]] | None:
         """Function that returns the expected accesses of an op's tiles, by argument, where the op declares more.
 

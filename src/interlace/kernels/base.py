@@ -67,6 +67,12 @@ class Kernel:
     tiling: tuple[str, ...] = ()
     tunings: Mapping[BodyKind, Tuning] = field(default_factory=dict)
     expected_accesses: Callable[[Op], Mapping[str, tuple[Span, ...]]] | None = None
+    rate_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        share = self.rate_share
+        if not (isinstance(share, int | float) and 0 < share <= 1):
+            raise ParamError(f"kernel {self.name!r} has rate_share {format_value(share)}; use one above 0, up to 1")
 
     @property
     def bodies(self) -> Mapping[BodyKind, object]:

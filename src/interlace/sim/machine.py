@@ -156,7 +156,8 @@ def compute_item_flops(plan: Plan) -> Floats:
 def compute_op_rates(graph: Graph, device: DeviceSpec, mode: Mode) -> Floats:
     """Return the FLOP/s that bodies reach in each op."""
     rates = [device.flops_per_s(graph.find_compute_dtype(op)) for op in graph.ops]
-    return np.array(rates) * mode.matrix_share
+    shares = [1.0 if op.body is None else op.body.rate_share for op in graph.ops]
+    return np.array(rates) * shares * mode.matrix_share
 
 
 def simulate(
