@@ -126,8 +126,8 @@ def predict_best(graphs: Sequence[il.Graph]) -> list[dict[str, Any]]:
     for graph in graphs:
         for name in NAMED:
             for interleaving in INTERLEAVINGS[: 1 if len(graph.ops) == 1 else None]:
-                choices = il.Choices(il.H200.sms, order=ORDERS.parse(name), interleaving=interleaving)
-                plan = il.build(graph, choices)
+                schedule = il.Schedule(il.H200.sms, order=ORDERS.parse(name), interleaving=interleaving)
+                plan = il.build(graph, schedule)
                 written = count_traffic(plan, il.H200, MODE).traffic.written_bytes
                 for at, read in enumerate(predict_dram_reads(plan, il.H200, SIZES, MODE)):
                     if not best[at] or read + written < best[at]["bytes"]:

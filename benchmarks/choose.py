@@ -2,6 +2,7 @@
 
     python benchmarks/choose.py benchmarks/results/choose-h200.json        the study of a table, on any machine
     python benchmarks/choose.py --table launches.json                      the table that ships, from a sweep
+    python benchmarks/choose.py --predict src/.../measured/h200.json       its predictions, after the model changed
 
 The study is of the GPU that the record is named after. Each model of the table is left out in turn, and its rows are
 judged by the others. Of each row that is taken for a launch, ratio is the library's time over the launch's; others
@@ -149,11 +150,29 @@ def table_of(sweep: Mapping[str, Any]) -> tuple[Path, MeasurementTable]:
     return path, replace(found, margins=margins(found))
 
 
+def predict_rows(table: MeasurementTable) -> MeasurementTable:
+    """Return a table with the times that are predicted today, and margins that follow from them."""
+    rows = tuple(
+        replace(
+            row, predicted_us=round(predict_us(row.build_graph(row.launched), table.device, MegakernelExecutor), 3)
+        )
+        for row in table.rows
+    )
+    found = replace(table, margins={}, rows=rows)
+    return replace(found, margins=margins(found))
+
+
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("path", type=Path, help="the record to write; with --table, the sweep to read")
+    parser.add_argument(
+        "path", type=Path, help="the record to write; with --table, the sweep to read; with --predict, the table"
+    )
     parser.add_argument("--table", action="store_true", help="write the table that ships")
+    parser.add_argument("--predict", action="store_true", help="write the table with today's predictions")
     given = parser.parse_args()
+    if given.predict:
+        write_atomic(given.path, tables.format_table(predict_rows(tables.read_table(given.path))))
+        return
     if given.table:
         target, table = table_of(json.loads(given.path.read_text()))
         write_atomic(target, tables.format_table(table))

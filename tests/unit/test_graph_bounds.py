@@ -1,4 +1,4 @@
-"""Which bounds apply to a graph, and which of them its traffic comes nearest to."""
+"""Bounds that apply to a graph, and the one that its traffic comes nearest to."""
 
 from __future__ import annotations
 

@@ -233,8 +233,8 @@ def test_an_order_far_from_a_knee_has_a_narrow_interval() -> None:
 
 def test_a_cache_given_by_its_size_has_no_interval() -> None:
     tiled = plan(1024, 1536, 1024, MatmulTile(64, 64, 32), RowMajor(), 24)
-    found = predict_read_interval(tiled, cached(1 << 20))
-    assert found.low == found.high == predict(tiled, cached(1 << 20)).traffic.dram_read
+    found = predict_read_interval(tiled, resize_l2(1 << 20))
+    assert found.low == found.high == predict(tiled, resize_l2(1 << 20)).traffic.dram_read
 
 
 def test_errors_count_from_the_nearer_end_of_an_interval() -> None:

@@ -427,7 +427,7 @@ def test_lockstep_equals_a_slow_one(plan: Plan, mode: Mode, data: st.DataObject)
 def test_workers_that_wait_sit_out_rounds_and_then_move_together() -> None:
     """Three tiles of up, four chunks each, before three of down: two workers, of which the second is free early."""
     graph = two_matmuls(1, (3, 4, 3), up=(1, 1), down=(1, 1), block=1)
-    plan = build(graph, Choices(2))
+    plan = build(graph, Schedule(2))
     t = list_touches(plan)
     ops = [int(plan.items.op[item]) for _, is_write, item in stream(interleave(plan, t)) if not is_write]
     assert ops == sorted(ops)
@@ -438,7 +438,7 @@ def test_workers_that_wait_sit_out_rounds_and_then_move_together() -> None:
 
 
 def test_a_plan_that_deadlocks_has_an_order_of_accesses_too() -> None:
-    plan = set_entry(build(pair(1), Choices(2)), "waits.threshold", 0, 3)
+    plan = set_entry(build(pair(1), Schedule(2)), "waits.threshold", 0, 3)
     assert len(interleave(plan, list_touches(plan))) == len(list_touches(plan))
 
 
