@@ -153,9 +153,7 @@ def table_of(sweep: Mapping[str, Any]) -> tuple[Path, MeasurementTable]:
 def predict_rows(table: MeasurementTable) -> MeasurementTable:
     """Return a table with the times that are predicted today, and margins that follow from them."""
     rows = tuple(
-        replace(
-            row, predicted_us=round(predict_us(row.build_graph(row.launched), table.device, MegakernelExecutor), 3)
-        )
+        replace(row, predicted_us=round(predict_us(row.build_graph(row.launched), table.device, MegakernelExecutor), 3))
         for row in table.rows
     )
     found = replace(table, margins={}, rows=rows)

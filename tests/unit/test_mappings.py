@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +31,7 @@ from interlace.planner.mappings import TrafficCurve, list_fused_mappings, list_t
 
 from ..draws import EXAMPLES
 
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "bounds-predicted.json"
 Point = tuple[int, int]
 
 
@@ -323,3 +326,19 @@ def test_convolutions_are_bounded_by_compulsory_bytes_and_reuse_of_the_window() 
 def test_problems_that_do_not_fit_are_refused(call, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         call()
+
+
+def test_the_record_of_the_picture_keeps_its_bounds() -> None:
+    record = json.loads(RECORD.read_text())
+    rows = {row["name"]: row for row in record["rows"]}
+    assert list(rows) == ["gemm", "mlp", "attention", "convolutions"]
+    for row in rows.values():
+        lines = zip(row["safe_bytes"], row["tiling_bytes"], row["predicted"] or [None] * 21, strict=True)
+        for safe, tiling, predicted in lines:
+            assert safe <= tiling
+            assert predicted is None or predicted["bytes"] >= safe
+        assert row["tiling_bytes"] == sorted(row["tiling_bytes"], reverse=True)
+    curve = map_gemm(Gemm(8192, 8192, 8192))
+    assert rows["gemm"]["tiling_bytes"] == [2 * curve.evaluate(size / 2) for size in record["sizes_bytes"]]
+    counted = rows["gemm"]["counted"]
+    assert counted["bytes"] > 2 * curve.evaluate(counted["l2_bytes"] / 2)

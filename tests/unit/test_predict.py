@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from interlace.cli import names
 from interlace.core.devices import H200, L2, DeviceSpec
+from interlace.core.dtypes import bf16
 from interlace.core.errors import SimulationError
 from interlace.kernels.matmul import MatmulTile
 from interlace.plan.plan import Plan
@@ -22,12 +23,13 @@ from interlace.planner.bounds import Gemm
 from interlace.planner.bounds import bound_matmul as bounds
 from interlace.planner.build import build
 from interlace.planner.intervals import ReadInterval, predict_read_interval
-from interlace.planner.predict import WORKSPACE, predict, predict_dram_reads
+from interlace.planner.predict import CHEAP, WORKSPACE, predict, predict_dram_reads
 from interlace.policies.orders import ColumnMajor, GroupedColumnMajor, Hilbert, Morton, Order, RowMajor, Serpentine
 from interlace.policies.schedule import Schedule
 from interlace.policies.splits import SplitK
 from interlace.sim.modes import make_megakernel_mode
 from interlace.sim.traffic import MAX_ENTRIES, list_touches
+from interlace.workloads import FeedForward, ffn
 from interlace.workloads.chains import one_matmul, two_matmuls
 
 from ..draws import EXAMPLES
@@ -339,3 +341,33 @@ def test_the_best_group_of_8192_cubed_is_the_measured_one() -> None:
         for order in orders
     }
     assert min(orders, key=lambda order: read[order]) == min(orders, key=lambda order: measured[order]) == "grouped:8"
+
+
+#: FFNs of one to four waves, in which an SM that is free early waits for the last tiles of the first matmul.
+FEW_WAVES = [("relu", 1024, "grouped:8"), ("relu", 2048, "grouped:16"), ("swiglu", 1024, "grouped:16")]
+
+
+@pytest.mark.parametrize(("name", "tokens", "order"), FEW_WAVES)
+def test_workers_that_wait_read_what_an_h200_counted(name: str, tokens: int, order: str) -> None:
+    rows = json.loads(MEASURED.read_text())["rows"]
+    row = next(r for r in rows if (r["name"], r["m"], r["order"]) == (name, tokens, order))
+    tiles = MatmulTile(128, 128 if name == "swiglu" else 256, 64), MatmulTile(128, 256, 64)
+    graph = ffn(tokens, FeedForward.of({}, True, name).shape, bf16, *tiles)
+    tiled = build(graph, Schedule(132, order=names.ORDERS.parse(order)))
+    predicted = predict(tiled, H200, make_megakernel_mode(192 << 10)).traffic
+    assert predicted.dram_read == pytest.approx(row["dram_read_bytes"], rel=0.03)
+
+
+def test_counts_of_equal_orders_that_differ_lie_in_one_interval() -> None:
+    """Groups of 16 and of 32 rows are one order where there are 16; counts of it differ by 8 %."""
+    rows = json.loads(MEASURED.read_text())["rows"]
+    size = 2048, 16384, 16384
+    counts = [
+        r["dram_read_bytes"]
+        for r in rows
+        if (r["m"], r["n"], r["k"]) == size and r["order"] in ("grouped:16", "grouped:32")
+    ]
+    assert max(counts) > 1.07 * min(counts)
+    tiled = plan(*size, MatmulTile(128, 128, 64, 4, 8), GroupedColumnMajor(16), 132)
+    interval = predict_read_interval(tiled, H200, make_megakernel_mode(192 << 10), limit=CHEAP)
+    assert [interval.compute_error(count) for count in counts] == [0, 0]
