@@ -6,19 +6,23 @@
 #include "cuda.h"
 #include "shadow.h"
 
-// What ``launch.py`` writes into the 128 bytes of a tensor map; dimensions from the innermost out.
+constexpr int DIMENSIONS = 4;
+// What ``launch.py`` writes into the 128 bytes of a tensor map; dimensions from the innermost out. Elements of a box
+// along a dimension are `steps` apart in the tensor, and next to each other in shared memory.
 struct Map {
   char* base;
-  uint64_t rank, itemsize, swizzled;
-  uint64_t extents[3], strides[3], box[3];
+  uint64_t strides[DIMENSIONS];
+  uint32_t rank, itemsize, swizzled;
+  uint32_t extents[DIMENSIONS], box[DIMENSIONS], steps[DIMENSIONS];
 };
+static_assert(sizeof(Map) <= 128, "a tensor map");
 
 // A bulk load, a bulk store, or what a thread copied by cp.async up to an arrival.
 struct Copy {
   enum { LOAD, STORE, PIECES } kind;
   uint32_t thread, line, at = 0, bytes = 0, channel = 0, clock = 0;
   Map map = {};  // its own: the text's is a parameter, gone when the thread ends
-  int from[3] = {};
+  int from[DIMENSIONS] = {};
   Barrier* barrier = nullptr;
   bool read = false, written = false, awaited = false;  // awaited: its thread knows that it is written
   std::vector<char> data{};
@@ -32,8 +36,8 @@ Copy bulk(int kind, const Map& map, ptx::Coordinates from, uint32_t window, uint
   copy.map = map;
   std::copy(from.begin(), from.end(), copy.from);
   copy.at = window - WINDOW;
-  copy.bytes = static_cast<uint32_t>(map.box[0] * map.box[1] * map.box[2] * map.itemsize);
-  const bool row = map.box[0] * map.itemsize % 16 == 0 && (!map.swizzled || map.box[0] * map.itemsize == 128);
+  copy.bytes = map.box[0] * map.box[1] * map.box[2] * map.box[3] * map.itemsize;
+  const bool row = map.steps[0] == 1 && map.box[0] * map.itemsize % 16 == 0 && (!map.swizzled || map.box[0] * map.itemsize == 128);
   if (from.size() != map.rank || copy.at % align || !row) {
     report(SETUP, copy.at, 0, line, 0, "a bulk copy that the copy engine does not take");
     give_up();
@@ -63,17 +67,22 @@ template <class Row> void rows(const Copy& copy, Row row) {
   const Map& map = copy.map;
   const uint32_t bytes = static_cast<uint32_t>(map.box[0] * map.itemsize);
   uint32_t inside = 0;
-  for (int64_t z = 0; z < int64_t(map.box[2]); ++z)
-    for (int64_t y = 0; y < int64_t(map.box[1]); ++y, inside += bytes) {
-      const int64_t at[] = {copy.from[0], copy.from[1] + y, copy.from[2] + z};
-      const bool there = at[1] >= 0 && at[1] < int64_t(map.extents[1]) && at[2] >= 0 && at[2] < int64_t(map.extents[2]);
-      const int64_t first = std::clamp<int64_t>(-at[0], 0, map.box[0]);
-      const int64_t last = std::clamp<int64_t>(int64_t(map.extents[0]) - at[0], first, map.box[0]);
-      char* const base = map.base + at[2] * int64_t(map.strides[2]) + at[1] * int64_t(map.strides[1]);
-      const uint32_t skip = static_cast<uint32_t>(first * map.itemsize);
-      const uint32_t length = there ? static_cast<uint32_t>((last - first) * map.itemsize) : 0;
-      row(inside, skip, length, base + (at[0] + first) * int64_t(map.itemsize));
+  const uint32_t count = map.box[1] * map.box[2] * map.box[3];
+  for (uint32_t n = 0; n < count; ++n, inside += bytes) {
+    char* base = map.base;
+    bool there = true;
+    uint32_t rest = n;
+    for (int d = 1; d < DIMENSIONS; rest /= map.box[d++]) {
+      const int64_t at = copy.from[d] + int64_t(rest % map.box[d]) * map.steps[d];
+      there &= at >= 0 && at < int64_t(map.extents[d]);
+      base += at * int64_t(map.strides[d]);
     }
+    const int64_t first = std::clamp<int64_t>(-int64_t(copy.from[0]), 0, map.box[0]);
+    const int64_t last = std::clamp<int64_t>(int64_t(map.extents[0]) - copy.from[0], first, map.box[0]);
+    const uint32_t skip = static_cast<uint32_t>(first * map.itemsize);
+    const uint32_t length = there ? static_cast<uint32_t>((last - first) * map.itemsize) : 0;
+    row(inside, skip, length, base + (copy.from[0] + first) * int64_t(map.itemsize));
+  }
 }
 
 // 16 bytes of shared memory, by their place in the box.
@@ -206,7 +215,8 @@ void ptx::cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(
     give_up();
   }
   char* const base = const_cast<char*>(static_cast<const char*>(source));
-  begin_load({base, 1, 1, 0, {bytes, 1, 1}, {1, 0, 0}, {bytes, 1, 1}}, {0}, target, at, line, 16);
+  const Map row = {base, {1, 0, 0, 0}, 1, 1, 0, {bytes, 1, 1, 1}, {bytes, 1, 1, 1}, {1, 1, 1, 1}};
+  begin_load(row, {0}, target, at, line, 16);
 }
 
 void ptx::bulk_store(const void* map, Coordinates from, unsigned source) {

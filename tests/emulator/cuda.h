@@ -149,6 +149,8 @@ inline void cp_async_bulk_tensor_2d_shared_cluster_global_mbarrier_complete_tx_b
     unsigned target, const void* map, Coordinates at, unsigned barrier) { bulk_load(target, map, at, barrier); }
 inline void cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_tx_bytes(
     unsigned target, const void* map, Coordinates at, unsigned barrier) { bulk_load(target, map, at, barrier); }
+inline void cp_async_bulk_tensor_4d_shared_cluster_global_mbarrier_complete_tx_bytes(
+    unsigned target, const void* map, Coordinates at, unsigned barrier) { bulk_load(target, map, at, barrier); }
 void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(
     unsigned target, const void* source, unsigned bytes, unsigned barrier);
 // What the L2 gives up first changes no result.

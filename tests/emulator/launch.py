@@ -28,6 +28,7 @@ from interlace.loops.meaning.arithmetic import Floats
 from .build import Library
 from .items import Sync
 
+_DIMENSIONS = 4  # of a tensor map (``copies.cpp``)
 #: Kinds of faults, in the order of ``Kind`` in ``machine.h``.
 KINDS = ("race", "proxy", "unwritten", "bounds", "barrier", "deadlock", "pending", "diverged", "trap", "setup")
 MOST_FAULTS = 64
@@ -273,14 +274,19 @@ def tensor_map(
     *,
     swizzled: bool,
     strides: Sequence[int] | None = None,
+    steps: Sequence[int] = (),
 ) -> bytes:
     """Return the 128 bytes of a tensor map (``Map`` of ``copies.cpp``); without strides, rows are contiguous."""
     if strides is None:
         strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    numbers = [address, len(shape), itemsize, int(swizzled)]
-    for three, fill in ((shape, 1), ([stride * itemsize for stride in strides], 0), (box, 1)):
-        numbers += [*reversed(three), *(fill,) * (3 - len(three))]
-    return struct.pack("<16Q", *numbers, *(0,) * (16 - len(numbers)))
+
+    def fill(values: Sequence[int], value: int) -> list[int]:
+        """Return the values from the innermost dimension out, as many as a map has dimensions."""
+        return [*reversed(values), *(value,) * (_DIMENSIONS - len(values))]
+
+    numbers = [address, *fill([stride * itemsize for stride in strides], 0), len(shape), itemsize, int(swizzled)]
+    numbers += [*fill(shape, 1), *fill(box, 1), *fill(steps or (1,) * len(shape), 1)]
+    return struct.pack("<5Q15I", *numbers).ljust(128, b"\0")
 
 
 def _align(values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:

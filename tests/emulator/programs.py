@@ -252,7 +252,10 @@ def _tensor_map(
     box: Sequence[int],
     dtype: DType,
     *,
+    steps: Sequence[int] = (),
     is_swizzled: bool = False,
     l2_fetch_bytes: int = 256,
 ) -> TensorMap:
-    return TensorMap(tensor_map(address, shape, dtype.itemsize, box, swizzled=is_swizzled, strides=strides))
+    return TensorMap(
+        tensor_map(address, shape, dtype.itemsize, box, swizzled=is_swizzled, strides=strides, steps=steps)
+    )

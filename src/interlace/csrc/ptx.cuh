@@ -90,6 +90,13 @@ DEVICE void tma_load_3d(unsigned target, const TensorMap& map, int x, int y, int
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
       : "memory");
 }
+DEVICE void tma_load_4d(unsigned target, const TensorMap& map, int x, int y, int z, int w, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::
+          "r"(target),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
+      : "memory");
+}
 // Eviction policies of the L2: data that is read once makes room for data that is read again (PTX ISA, "createpolicy").
 DEVICE unsigned long long evict_first() {
   unsigned long long policy;

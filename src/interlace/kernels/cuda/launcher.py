@@ -46,6 +46,7 @@ def encode_tensor_map(
     box: Sequence[int],
     dtype: DType,
     *,
+    steps: Sequence[int] = (),
     is_swizzled: bool = False,
     l2_fetch_bytes: int = 256,
 ) -> TensorMap:
@@ -57,13 +58,15 @@ def encode_tensor_map(
         strides: elements from one index to the next along each dimension; the last is 1.
         box: elements of one copy along each dimension, 1 to 256.
         dtype: dtype of the elements.
+        steps: distance of copied elements along each dimension, 1 to 8; the last is 1. All are 1 by default.
         is_swizzled: True to permute 16-byte pieces of 128-byte rows, as matrix products read them.
         l2_fetch_bytes: granularity of L2 fetches, 64, 128 or 256 bytes.
 
     Raises:
         DriverError: numbers that the driver rejects.
     """
-    return _encode_cached(address, tuple(shape), tuple(strides), tuple(box), dtype, is_swizzled, l2_fetch_bytes)
+    steps = tuple(steps) or (1,) * len(shape)
+    return _encode_cached(address, tuple(shape), tuple(strides), tuple(box), dtype, steps, is_swizzled, l2_fetch_bytes)
 
 
 @lru_cache(1 << 12)  # most tensors of a launch are weights, whose addresses do not change
@@ -73,6 +76,7 @@ def _encode_cached(
     strides: tuple[int, ...],
     box: tuple[int, ...],
     dtype: DType,
+    steps: tuple[int, ...],
     is_swizzled: bool,
     l2_fetch_bytes: int,
 ) -> TensorMap:
@@ -87,14 +91,14 @@ def _encode_cached(
             address,
             [driver.cuuint64_t(extent) for extent in reversed(shape)],
             [driver.cuuint64_t(stride) for stride in outer or (16,)],  # the driver needs one stride at least
-            [driver.cuuint32_t(extent) for extent in reversed(box)],
-            [driver.cuuint32_t(1)] * len(shape),
+            [driver.cuuint32_t((n - 1) * step + 1) for n, step in zip(reversed(box), reversed(steps), strict=True)],
+            [driver.cuuint32_t(step) for step in reversed(steps)],
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             swizzle.CU_TENSOR_MAP_SWIZZLE_128B if is_swizzled else swizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
             getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{l2_fetch_bytes}B"),
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         ),
-        f"tensor map of shape {shape}, strides {strides}, box {box} at address {address:#x}",
+        f"tensor map of shape {shape}, strides {strides}, box {box}, steps {steps} at address {address:#x}",
     )
     return TensorMap(ctypes.string_at(map_.getPtr(), 128))
 
