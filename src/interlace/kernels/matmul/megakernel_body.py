@@ -69,6 +69,7 @@ PLAIN: Parameters = {
     "ACTIVATION": 0,
     "BIAS": False,
     "RESIDUAL": False,
+    "RELU_LAST": False,
     "RAGGED": False,
     "PARTS_AT_ONCE": 1,
     "SQUARED": 0,
@@ -245,7 +246,7 @@ def _encode_epilogue(op: Op) -> Parameters:
     """Return the parameters of an op's epilogue: activation, and whether it has bias, residual or ragged rows."""
     activation = _ACTIVATIONS["none" if count_weights(op) == 2 else str(op.param("ACTIVATION"))]
     added = {name.upper(): find_tensor(op, name) is not None for name in ("bias", "residual")}
-    return {"ACTIVATION": activation, **added, "RAGGED": is_ragged(op)}
+    return {"ACTIVATION": activation, **added, "RELU_LAST": False, "RAGGED": is_ragged(op)}
 
 
 def _encode_norm(op: Op) -> Parameters:

@@ -34,6 +34,7 @@
 //   GATES            sets of weights: 2 with a gate
 //   SWAP_AB          rows of the product are weight rows
 //   ACTIVATION       0 none, 1 ReLU, 2 GELU (tanh form), 3 SiLU; BIAS, RESIDUAL: whether the op has them
+//   RELU_LAST        ReLU of the result, after the residual
 //   RAGGED           rows of out begin at no multiples of 16 bytes
 //   PARTS_AT_ONCE    parts of a split tile whose partials are loaded at once, plus one; 1 if no tile is split
 //   SHARES           parts of a tile that reduce a share each (cooperative fix-up); 1 without
@@ -257,9 +258,9 @@ template <class Config> struct Matmul : TileOutput<Config> {
   }
   DEVICE static int first_token(const Item& item) { return item.i * BM + (SWAP_AB ? 0 : warpgroup() * BLOCKS * 64); }
 
-  // HELD: stages whose weights are held in registers.
-  template <int HELD> DEVICE static void compute_with(const Launch& launch, const Item& item, Stage& stage) {
-    const Epilogue op = operands_of<Operands>(launch, item);  // loads while the first stage does
+  // HELD: stages whose weights are held in registers. `op` loads while the first stage does.
+  template <int HELD>
+  DEVICE static void compute_with(const Launch& launch, const Item& item, const Epilogue& op, Stage& stage) {
     Tile accumulators;
 #pragma unroll
     for (int g = 0; g < GATES; ++g)
@@ -333,13 +334,14 @@ template <class Config> struct Matmul : TileOutput<Config> {
     Output::template store<WIDTH>(op, item, accumulators, gains);
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
-    compute_with<0>(launch, item, stage);
+    compute_with<0>(launch, item, operands_of<Operands>(launch, item), stage);
   }
   // The tile of an op all of whose items have LEAST stages or more, so that their weights may be held in registers.
   // With a branch for shorter items ptxas would serialise wgmma (C7514).
   template <int LEAST, class Op = Matmul> struct Ahead : Op {
     DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
-      Op::template compute_with<(LEAST < Op::MOST_HELD ? LEAST : Op::MOST_HELD)>(launch, item, stage);
+      constexpr int HELD = LEAST < Op::MOST_HELD ? LEAST : Op::MOST_HELD;
+      Op::template compute_with<HELD>(launch, item, operands_of<Operands>(launch, item), stage);
     }
   };
 

@@ -175,6 +175,7 @@ template <class Config> struct TileOutput {
               low += as_float(residual[j][h * 2]), high += as_float(residual[j][h * 2 + 1]);
             if constexpr (RESIDUAL && !SWAP_AB)
               low += as_float(residuals[j][h] & 0xffff), high += as_float(residuals[j][h] >> 16);
+            if constexpr (Config::RELU_LAST) low = fmaxf(low, 0.0f), high = fmaxf(high, 0.0f);
             const unsigned pair = as_pair(low, high);
             if (SWAP_AB) {
               store_shared_16(scratch + wide_at * PITCH + tall_at * 2, pair & 0xffff);
