@@ -24,6 +24,7 @@ from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Region, Tensor
 from interlace.kernels.base import Kernel
 from interlace.kernels.bodies import BodyKind, Reference, TritonBody
+from interlace.kernels.conv2d import Conv2DTile, conv2d
 from interlace.kernels.copy import copy
 from interlace.kernels.cuda_body import CudaBody
 from interlace.kernels.cuda_loads import CudaLoads, RingStage
@@ -83,6 +84,7 @@ __all__ = [
     "ColumnSync",
     "ConsumerSync",
     "Conv2DSync",
+    "Conv2DTile",
     "CudaBody",
     "CudaGraphExecutor",
     "CudaLoads",
@@ -152,6 +154,7 @@ __all__ = [
     "build",
     "check_footprint",
     "constant_span",
+    "conv2d",
     "copy",
     "dtype",
     "errors",

@@ -29,6 +29,7 @@ from interlace.core.dtypes import DType
 from interlace.core.errors import HangError, LaunchEndedError
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.graph.op import Op
+from interlace.kernels.conv2d import CONV2D
 from interlace.kernels.cuda.launcher import TensorMap
 from interlace.kernels.matmul import MATMUL
 from interlace.kernels.matmul.tilings import count_loaded_rows, normalises
@@ -153,9 +154,14 @@ class EmulatedLaunch(MegakernelExecutor):
         end = first + c["STAGES"] * c["LOAD_BYTES"]
         came = [(op, self._rows(op, tensors)) for op, tensors in arguments if op.kernel == MATMUL.name]
         smaller = any(m % int(op.param("BM")) or int(op.param("N")) % int(op.param("BN")) for op, m in came)
+        convolutions = [op for op, _ in arguments if op.kernel == CONV2D.name]
+        smaller |= any(int(op.param("PIXELS")) < int(op.param("BM")) for op in convolutions)
         # Rows that are normalised in registers are never read beyond the present ones.
         products = [op for op, _ in came if not op.param("SWAP") and not normalises(op)]
-        rows = {count_loaded_rows(op) for op in products if count_loaded_rows(op) < int(op.param("BM"))}
+        loaded = {op.name: count_loaded_rows(op) for op in products}
+        loaded |= {op.name: _count_panel_rows(op) for op in convolutions if not op.param("SWAP")}
+        products += [op for op in convolutions if not op.param("SWAP")]
+        rows = {loaded[op.name] for op in products if loaded[op.name] < int(op.param("BM"))}
         if not rows:
             return Promises(0, smaller)
         tall = {int(op.param("BM")) for op in products}
@@ -239,6 +245,11 @@ def kinds_of_faults(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], see
             run_poisoned(run, inputs, seed)
         run._reset()
     return {fault.kind for fault in run.faults}
+
+
+def _count_panel_rows(op: Op) -> int:
+    """Return the rows of a panel of pixels in a slot."""
+    return min(int(op.param("BM")), -(-int(op.param("PIXELS")) // 8) * 8)
 
 
 def _buffer(value: torch.Tensor, *, written: bool = False, watched: bool = False) -> Buffer:

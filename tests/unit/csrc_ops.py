@@ -15,6 +15,7 @@ from interlace.kernels.abi import Struct
 from interlace.kernels.base import build_megakernel_body
 from interlace.kernels.block_sparse.cuda import OPERANDS as OF_BLOCK_SPARSE
 from interlace.kernels.causal_attention.cuda import OPERANDS as OF_ATTENTION
+from interlace.kernels.conv2d.megakernel_body import OPERANDS as OF_CONVOLUTION
 from interlace.kernels.copy import copy
 from interlace.kernels.elementwise import elementwise
 from interlace.kernels.experts.cuda import OPERANDS as OF_EXPERTS
@@ -89,6 +90,7 @@ _OPERANDS = {
     "experts": OF_EXPERTS,
     "causal_attention": OF_ATTENTION,
     "block_sparse": OF_BLOCK_SPARSE,
+    "conv2d": OF_CONVOLUTION,
 }
 
 

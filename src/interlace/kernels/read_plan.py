@@ -12,6 +12,7 @@ from interlace.kernels.base import Kernel
 from interlace.kernels.block_sparse import BLOCK_SPARSE_MATMUL
 from interlace.kernels.causal_attention import CAUSAL_ATTENTION
 from interlace.kernels.combine import COMBINE
+from interlace.kernels.conv2d import CONV2D
 from interlace.kernels.copy import COPY
 from interlace.kernels.elementwise import ELEMENTWISE
 from interlace.kernels.embedding import EMBEDDING
@@ -48,6 +49,7 @@ BUILT_IN_KERNELS = (
     ),
     *(REFINE, TOTAL),
     *(LAYER_NORM, SOFTMAX, ELEMENTWISE),
+    CONV2D,
 )
 
 
