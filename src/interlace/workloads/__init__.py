@@ -16,6 +16,7 @@ from interlace.workloads.chains import (
     two_copies,
     two_matmuls,
 )
+from interlace.workloads.conv import ConvChain, ConvPair, ResNetBlock, conv_chain
 from interlace.workloads.dag import Dag, dag
 from interlace.workloads.decode import Decode
 from interlace.workloads.ffn import MODELS, FeedForward, FFNShape, ffn
@@ -43,6 +44,9 @@ WORKLOADS: tuple[type[Workload], ...] = (
     FFNBlock,
     NormedMatmuls,
     Attention,
+    ConvPair,
+    ConvChain,
+    ResNetBlock,
 )
 
 __all__ = [
@@ -51,6 +55,8 @@ __all__ = [
     "WORKLOADS",
     "Attention",
     "BlockSparse",
+    "ConvChain",
+    "ConvPair",
     "Dag",
     "Decode",
     "FFNBlock",
@@ -64,12 +70,14 @@ __all__ = [
     "PrefillAttention",
     "Quadrature",
     "RaggedAttention",
+    "ResNetBlock",
     "TwoCopies",
     "TwoMatmuls",
     "Workload",
     "attention",
     "block_sparse",
     "build_decode_graph",
+    "conv_chain",
     "dag",
     "ffn",
     "ffn_block",

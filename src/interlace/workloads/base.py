@@ -269,14 +269,14 @@ def compute_deviation(tensor: Tensor) -> float:
     return 1.0 if tensor.name == "x" or len(tensor.shape) == 1 else float(tensor.shape[-1] ** -0.5)
 
 
-def sample_inputs(graph: Graph, seed: int) -> Inputs:
-    """Draw all inputs from normal distributions, see ``compute_deviation``, rounded and stored as float32."""
+def sample_inputs(graph: Graph, seed: int, get_deviation: Callable[[Tensor], float] = compute_deviation) -> Inputs:
+    """Draw all inputs from normal distributions of these deviations, rounded and stored as float32."""
     random = np.random.default_rng(seed)
     drawn = {}
     for name in graph.inputs:
         tensor = graph.tensor(name)
         values = random.standard_normal(tensor.shape, np.float32)
-        values *= np.float32(compute_deviation(tensor))
+        values *= np.float32(get_deviation(tensor))
         drawn[name] = round_to(values, tensor.dtype)
     return drawn
 
