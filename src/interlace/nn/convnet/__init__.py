@@ -1,0 +1,1 @@
+"""Networks for images whose convolutions run as megakernels."""
