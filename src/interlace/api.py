@@ -29,6 +29,7 @@ from interlace.kernels.copy import copy
 from interlace.kernels.cuda_body import CudaBody
 from interlace.kernels.cuda_loads import CudaLoads, RingStage
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.max_pool2d import max_pool2d
 from interlace.kernels.megakernel_body import Warpgroups
 from interlace.kernels.read_plan import read_plan
 from interlace.megakernel.options import RunOptions
@@ -163,6 +164,7 @@ __all__ = [
     "int32",
     "make_megakernel_mode",
     "matmul",
+    "max_pool2d",
     "read_plan",
     "verify",
     "workloads",

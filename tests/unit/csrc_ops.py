@@ -22,6 +22,7 @@ from interlace.kernels.experts.cuda import OPERANDS as OF_EXPERTS
 from interlace.kernels.layer_norm import layer_norm
 from interlace.kernels.matmul import cuda
 from interlace.kernels.matmul.megakernel_operands import OPERANDS
+from interlace.kernels.max_pool2d import max_pool2d
 from interlace.kernels.rms_norm import rms_norm
 from interlace.kernels.routing.cuda import _LOADS, _TOKENS
 from interlace.kernels.softmax import softmax
@@ -130,7 +131,9 @@ def _rows(rows: int) -> il.Graph:
     x, weight, bias = (Tensor(name, shape, il.bf16) for name, shape in (("x", (64, 256)), ("w", (256,)), ("b", (256,))))
     ns, spun = (Tensor(name, (4,), int32) for name in ("ns", "spun"))
     outs = [Tensor(f"out{n}", (64, 256), il.bf16) for n in range(5)]
+    image, pooled = (Tensor(name, (1, n, n, 64), il.bf16) for name, n in (("image", 8), ("pooled", 4)))
     ops = (
+        max_pool2d("pool", image, pooled, window=2),
         rms_norm("rms", x, weight, outs[0], 1e-6, rows=rows),
         layer_norm("layer", x, weight, bias, outs[1], eps=1e-6, rows=rows),
         softmax("softmax", x, outs[2], rows=rows),
@@ -138,5 +141,6 @@ def _rows(rows: int) -> il.Graph:
         copy("copy", x, outs[4]),
         spin("spin", ns, spun),
     )
-    names = ("x", "w", "b", "ns")
-    return il.Graph("rows", (x, weight, bias, ns, spun, *outs), ops, names, (*(out.name for out in outs), "spun"))
+    names = ("x", "w", "b", "ns", "image")
+    made = (*(out.name for out in outs), "spun", "pooled")
+    return il.Graph("rows", (x, weight, bias, ns, spun, *outs, image, pooled), ops, names, made)

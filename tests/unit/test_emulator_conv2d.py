@@ -14,6 +14,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.kernels.conv2d import Conv2DTile  # noqa: E402
+from interlace.kernels.max_pool2d import max_pool2d  # noqa: E402
 from interlace.workloads import conv_chain  # noqa: E402
 
 from ..cases import TORCH, relative_error  # noqa: E402
@@ -92,10 +93,25 @@ def build_pair() -> EmulatedLaunch:
     return EmulatedLaunch(il.build(graph, il.Schedule(1, policy=il.TileSync(), chunk_waits=True)), stages=3)
 
 
+def build_pooled() -> EmulatedLaunch:
+    """Return the launch of a convolution, a max-pooling and a convolution, in two warpgroups."""
+    shapes = {"x": (1, 6, 6, 64), "w1": (128, 3, 3, 64), "h": (1, 6, 6, 128), "pooled": (1, 3, 3, 128)}
+    shapes |= {"w2": (128, 1, 1, 128), "out": (1, 3, 3, 128)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    tile = Conv2DTile(1, 2, 128, num_warps=8)
+    ops = (
+        il.conv2d("first", t["x"], t["w1"], t["h"], padding=1, tile=tile),
+        max_pool2d("pool", t["h"], t["pooled"], window=2, tile=(1, 64)),
+        il.conv2d("second", t["pooled"], t["w2"], t["out"], tile=tile),
+    )
+    graph = il.Graph("pooled", (*t.values(),), ops, ("x", "w1", "w2"), ("out",))
+    return EmulatedLaunch(il.build(graph, il.Schedule(1, il.Dispatch.STATIC)), stages=2)
+
+
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
     made = {name: case.build() for name, case in CASES.items()}
-    made["pair"] = build_pair()
+    made |= {"pair": build_pair(), "pooled": build_pooled()}
     first = next(iter(CASES.values()))
     made |= {name: first.build((before, after)) for name, (before, after, _) in FAULTS.items()}
     prepare([*made.values()])
@@ -171,6 +187,18 @@ def test_pair_hands_rows_on_chunk_by_chunk() -> None:
         middle = first.answer({"x": d["x"], "w": d["w1"], "bias": d["b1"]}).bfloat16().double()
         gold = first.answer({"x": middle, "w": d["w2"], "bias": d["b2"], "residual": d["x"]})
         assert relative_error(out, gold) < il.bf16.epsilon
+
+
+def test_pooling_runs_between_convolutions() -> None:
+    run = launches()["pooled"]
+    for seed in range(2):
+        t = draw_inputs(run.plan.graph, seed)
+        out = run_poisoned(run, t, seed)
+        assert [str(fault) for fault in run.faults] == []
+        d = {n: value.double().permute(0, 3, 1, 2) for n, value in t.items()}
+        convolve, pool = torch.nn.functional.conv2d, torch.nn.functional.max_pool2d
+        first = convolve(d["x"], d["w1"], padding=1).bfloat16().double()
+        assert relative_error(out, convolve(pool(first, 2), d["w2"]).permute(0, 2, 3, 1)) < il.bf16.epsilon
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -20,6 +20,7 @@ from interlace.kernels.experts import EXPERT_MATMUL
 from interlace.kernels.gather import GATHER
 from interlace.kernels.layer_norm import LAYER_NORM
 from interlace.kernels.matmul import MATMUL
+from interlace.kernels.max_pool2d import MAX_POOL2D
 from interlace.kernels.merge import MERGE
 from interlace.kernels.quadrature import REFINE, TOTAL
 from interlace.kernels.rms_norm import RMS_NORM
@@ -49,7 +50,7 @@ BUILT_IN_KERNELS = (
     ),
     *(REFINE, TOTAL),
     *(LAYER_NORM, SOFTMAX, ELEMENTWISE),
-    CONV2D,
+    *(CONV2D, MAX_POOL2D),
 )
 
 

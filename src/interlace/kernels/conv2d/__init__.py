@@ -20,7 +20,7 @@ import numpy as np
 
 from interlace.core.arguments import check_type, format_value
 from interlace.core.dtypes import FLOATS
-from interlace.core.errors import ArgumentError, ShapeError
+from interlace.core.errors import ArgumentError
 from interlace.graph.access import ALL, K, Span, axes, constant_span
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
@@ -34,6 +34,7 @@ from interlace.kernels.conv2d.tile import (
     ConvExtents,
     count_block_elements,
     count_block_pixels,
+    read_pair,
 )
 from interlace.kernels.conv2d.tuning import MEGAKERNEL_TUNING, TRITON_TUNING
 from interlace.kernels.matmul import Activation
@@ -41,7 +42,6 @@ from interlace.kernels.matmul import Activation
 __all__ = ["CONV2D", "Conv2DTile", "ConvExtents", "conv2d"]
 
 _CHANNEL_STEP = 8
-_MAX_EXTENT = 1 << 20  # bound of strides, paddings and dilations, so that bounds of rows stay within 32 bits
 
 
 def _accumulate(regions: Regions, params: Params) -> Array:
@@ -245,8 +245,8 @@ def _read_shapes(
             channels % _CHANNEL_STEP == 0,
             f"{where} has {channels} {what} channels; pad them with zeros to a multiple of {_CHANNEL_STEP}",
         )
-    strides, dilations = _read_pair(where, "stride", stride, 1), _read_pair(where, "dilation", dilation, 1)
-    paddings = _read_pair(where, "padding", padding, 0)
+    strides, dilations = read_pair(where, "stride", stride, 1), read_pair(where, "dilation", dilation, 1)
+    paddings = read_pair(where, "padding", padding, 0)
     images, height, width, channels = x.shape
     n, taps_h, taps_w, _ = weight.shape
     extents = ConvExtents(images, height, width, channels, n, taps_h, taps_w, strides, paddings, dilations)
@@ -258,18 +258,3 @@ def _read_shapes(
             "padding",
         )
     return extents
-
-
-def _read_pair(where: str, what: str, value: object, least: int) -> tuple[int, int]:
-    """Return a number along height and width.
-
-    Raises:
-        ArgumentError: neither an int nor two.
-        ShapeError: a number out of range.
-    """
-    pair = (value, value) if type(value) is int else value
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or any(type(each) is not int for each in pair):
-        raise ArgumentError(f"{where} has {what} {format_value(value)}; use an int, or two for height and width")
-    if not all(least <= each <= _MAX_EXTENT for each in pair):
-        raise ShapeError(f"{where} has {what} {format_value(value)}; use {least} to {_MAX_EXTENT}")
-    return pair[0], pair[1]

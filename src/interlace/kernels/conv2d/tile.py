@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from interlace.core.arguments import format_value
+from interlace.core.errors import ArgumentError, ShapeError
 from interlace.graph.op import Op, Param
 from interlace.kernels.base import check_block, next_power_of_2, require
 
@@ -19,6 +21,7 @@ NAME = "conv2d"
 #: Params that define an op's tile, in the order of its fields.
 TILING = ("TILE_IMAGES", "TILE_ROWS", "BN", "BK", "STAGES", "num_warps", "SWAP")
 _TALL, _STEP, _MIN_BLOCK = 64, 8, 16
+_MAX_EXTENT = 1 << 20  # bound of strides, paddings and dilations, so that bounds of rows stay within 32 bits
 
 
 @dataclass(frozen=True)
@@ -165,3 +168,18 @@ def count_partial_elements(op: Op) -> int:
 def count_block_elements(op: Op) -> int:
     """Return the float32 elements of one split-K partial of a tile in a Triton body."""
     return int(op.param("BLOCK")) * int(op.param("BN"))
+
+
+def read_pair(where: str, what: str, value: object, least: int) -> tuple[int, int]:
+    """Return a number along height and width.
+
+    Raises:
+        ArgumentError: neither an int nor two.
+        ShapeError: a number out of range.
+    """
+    pair = (value, value) if type(value) is int else value
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or any(type(each) is not int for each in pair):
+        raise ArgumentError(f"{where} has {what} {format_value(value)}; use an int, or two for height and width")
+    if not all(least <= each <= _MAX_EXTENT for each in pair):
+        raise ShapeError(f"{where} has {what} {format_value(value)}; use {least} to {_MAX_EXTENT}")
+    return pair[0], pair[1]
