@@ -147,7 +147,7 @@ def test_network_gives_the_models_result(name: str, on_reference: None) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_convolutions_that_follow_one_another_are_one_segment(name: str) -> None:
     model, x = make(name)
-    trace = trace_network(model, x)
+    trace = trace_network(model, x, joins_pools=False)
     assert [len(segment.steps) for segment in trace.segments] == NETWORKS[name][2]
     layers = trace.list_library_layers()
     assert len(layers) == len(NETWORKS[name][3])
@@ -156,7 +156,7 @@ def test_convolutions_that_follow_one_another_are_one_segment(name: str) -> None
 
 def test_block_takes_norm_residual_and_relu() -> None:
     model, x = make("residual")
-    steps = trace_network(model, x).segments[1].steps
+    steps = trace_network(model, x, joins_pools=False).segments[1].steps
     assert [(step.name, step.residual is not None, step.has_relu) for step in steps] == [
         ("layers.0.conv1", False, True),
         ("layers.0.conv2", True, True),
@@ -200,6 +200,29 @@ def test_copy_makes_launches_of_its_own(on_reference: None) -> None:
     assert torch.allclose(copied(x), model(x))
 
 
+def test_max_pooling_joins_the_convolutions_around_it() -> None:
+    for name, expected in (("residual", [7]), ("chain", [4])):
+        trace = trace_network(*make(name))
+        assert [len(segment.steps) for segment in trace.segments] == expected
+        assert not any("MaxPool2d" in layer for layer in trace.list_library_layers())
+    layers = nn.Conv2d(8, 8, 1), nn.MaxPool2d(2, ceil_mode=True), nn.Conv2d(8, 8, 1), nn.MaxPool2d(3, dilation=2)
+    trace = trace_network(nn.Sequential(*layers).eval(), torch.zeros(1, 8, 16, 16))
+    assert trace.list_library_layers() == ["1 (MaxPool2d)", "3 (MaxPool2d)"]
+
+
+@pytest.mark.parametrize("fastest", [0, 1])
+def test_pooling_runs_in_the_launch_only_where_that_is_faster(
+    fastest: int, on_reference: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {f"parts {fastest}": 1.0, f"parts {1 - fastest}": 2.0, "library": 3.0, "launch": 1.0}
+    monkeypatch.setattr(convnet, "_time", lambda functions, device: {n: times.get(n, 3.0) for n in functions})
+    model, x = make("chain")
+    network = ConvNet(model)
+    network(x)
+    assert torch.allclose(network(x), model(x), rtol=1e-9, atol=1e-9)
+    assert ("MaxPool2d" in network.explain(x)) == bool(fastest)
+
+
 def test_launch_that_cannot_be_built_is_explained_and_pytorch_runs(
     on_reference: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +240,7 @@ def test_launch_that_cannot_be_built_is_explained_and_pytorch_runs(
 def test_faster_of_parts_and_library_runs(
     library_us: float, on_reference: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times = {"parts": 2.0, "library": library_us, "launch": 1.0}
+    times = {"parts 0": 2.0, "parts 1": 2.5, "library": library_us, "launch": 0.5}
     monkeypatch.setattr(convnet, "_time", lambda functions, device: {name: times[name] for name in functions})
     model, x = make("chain")
     network = ConvNet.from_model(model, library=lambda images: model(images) + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from interlace.graph.graph import Graph
 from interlace.megakernel.capture import get_capture_id, run_outside_capture
 from interlace.megakernel.options import RunOptions
 from interlace.nn.convnet.graphs import build_segment_graph, list_inputs, list_weights, run_step
-from interlace.nn.convnet.trace import NetworkTrace, Segment, trace_network
+from interlace.nn.convnet.trace import ConvStep, NetworkTrace, Segment, trace_network
 from interlace.nn.op import FallbackWarning, device_fallback_reason
 from interlace.planner.proof_cache import prove_schedule
 
@@ -51,7 +52,7 @@ class SegmentRun:
 
     def __str__(self) -> str:
         names = [step.name for step in self.segment.steps]
-        what = f"{names[0]} to {names[-1]}, {len(names)} convolutions" if len(names) > 1 else names[0]
+        what = f"{names[0]} to {names[-1]}, {len(names)} layers" if len(names) > 1 else names[0]
         runner = "PyTorch" if self.launch is None else "one launch"
         if self.launch_us is not None and self.library_us is not None:
             return f"{what}: {runner}; a launch takes {self.launch_us:.1f} us, PyTorch {self.library_us:.1f} us"
@@ -67,7 +68,7 @@ class _Key(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """What runs a network: its parts, or the library if that takes less time for all of it."""
+    """Parts of a network, and the times of all of them and of the library."""
 
     trace: NetworkTrace
     runs: dict[Segment, SegmentRun]
@@ -94,10 +95,10 @@ def build_launch(graph: Graph, device: str) -> Launch:
 class ConvNet(nn.Module):
     """A network for images at inference, such as a ResNet or a VGG.
 
-    The first call for a shape, dtype, device and stream traces the network, folds batch norms, builds a launch of each
-    run of convolutions, times it against PyTorch's ops in channels-last memory, and takes the faster. Then it times all
-    of the network against ``library``. This takes seconds; call ``prepare`` before a capture. Later calls run what was
-    chosen. ``explain`` says what that is.
+    The first call for a shape, dtype, device and stream traces the network, folds batch norms, builds a launch of
+    convolutions that follow one another, times it against PyTorch's ops in channels-last memory, and takes the faster.
+    It does so with max-pooling in the launches and without, and times both against ``library``. This takes seconds;
+    call ``prepare`` before a capture. Later calls run what was chosen. ``explain`` says what that is.
 
     Weights are copied at that time: after they change, make a new ConvNet. A launch waits for its own blocks on all
     SMs, so let nothing that runs at the same time wait for this network.
@@ -202,22 +203,27 @@ class ConvNet(nn.Module):
 
     def _build(self, x: torch.Tensor) -> _Prepared:
         with torch.no_grad():
-            trace = trace_network(self.model, x.to(memory_format=torch.channels_last))
-            runs = {segment: _build_run(trace, segment, x) for segment in trace.segments}
-            prepared = _Prepared(trace, runs)
-            times = _time({"parts": lambda: _run(prepared, x), "library": lambda: self._library[0](x)}, x.device)
-        return prepared._replace(parts_us=times.get("parts"), library_us=times.get("library"))
+            image = x.to(memory_format=torch.channels_last)
+            traces = [trace_network(self.model, image, joins_pools=joins) for joins in (True, False)]
+            unlike = traces if traces[0].count_steps() > traces[1].count_steps() else traces[:1]
+            candidates = [
+                _Prepared(trace, {segment: _build_run(trace, segment, x) for segment in trace.segments})
+                for trace in unlike
+            ]
+            functions = {f"parts {n}": partial(_run, each, x) for n, each in enumerate(candidates)}
+            times = _time({**functions, "library": partial(self._library[0], x)}, x.device)
+        best = min(range(len(candidates)), key=lambda n: times.get(f"parts {n}", 0.0))
+        return candidates[best]._replace(parts_us=times.get(f"parts {best}"), library_us=times.get("library"))
 
 
 def _build_run(trace: NetworkTrace, segment: Segment, x: torch.Tensor) -> SegmentRun:
     """Return what runs a segment: the faster of its launch and PyTorch's ops."""
-    if any(step.weight.dtype != x.dtype for step in segment.steps):
-        raise DTypeError(
-            f"{segment.steps[0].name} has {segment.steps[0].weight.dtype} weights and x is {x.dtype}; convert one"
-        )
-    segment.steps = [
-        replace(step, weight=step.weight.contiguous(memory_format=torch.channels_last)) for step in segment.steps
-    ]
+    for n, step in enumerate(segment.steps):
+        if isinstance(step, ConvStep):
+            if step.weight.dtype != x.dtype:
+                raise DTypeError(f"{step.name} has {step.weight.dtype} weights and x is {x.dtype}; convert one")
+            weight = step.weight.contiguous(memory_format=torch.channels_last)
+            segment.steps[n] = replace(step, weight=weight)
     none = SegmentRun(segment, None, {})
     try:
         graph = build_segment_graph(segment, trace.shapes, _DTYPES[x.dtype])

@@ -19,9 +19,11 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.conv2d import conv2d
 from interlace.kernels.matmul import Activation
-from interlace.nn.convnet.trace import ConvStep, Segment
+from interlace.kernels.max_pool2d import max_pool2d
+from interlace.nn.convnet.trace import ConvStep, PoolStep, Segment, Step
 
 _CHANNEL_STEP = 8
+_POOL_TILES, _MIN_POOL_CHANNELS = 132, 16  # tiles of a pooling that keep an H200 busy; channels of a tile, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +61,11 @@ def pad_channels(channels: int) -> int:
 
 def list_inputs(segment: Segment) -> list[SegmentInput]:
     """Return the inputs of a segment's graph."""
-    narrow = [step for step in segment.steps if _is_narrow(step)]
+    narrow = [step for step in segment.steps if isinstance(step, ConvStep) and _is_narrow(step)]
     wide = {
         node
         for step in segment.steps
-        for node in (None if _is_narrow(step) else step.x, step.residual)
+        for node in (None if step in narrow else step.x, step.residual)
         if node in segment.inputs
     }
     images = [SegmentInput(node.name, node) for node in segment.inputs if node in wide]
@@ -92,6 +94,11 @@ def build_segment_graph(segment: Segment, shapes: Mapping[fx.Node, tuple[int, ..
 
     inputs, ops = [each.name for each in list_inputs(segment)], []
     for step in segment.steps:
+        if isinstance(step, PoolStep):
+            pooled, tile = add_image(step.out), _select_pool_tile(shapes[step.out])
+            options = {"window": step.window, "stride": step.stride, "padding": step.padding, "tile": tile}
+            ops.append(max_pool2d(step.op, add_image(step.x), pooled, **options))
+            continue
         n, channels, taps_h, taps_w = step.weight.shape
         stride, padding, dilation = step.stride, step.padding, step.dilation
         if _is_narrow(step):
@@ -121,10 +128,19 @@ def build_segment_graph(segment: Segment, shapes: Mapping[fx.Node, tuple[int, ..
     return Graph("convnet", (*tensors.values(),), (*ops,), (*inputs,), outputs)
 
 
+def _select_pool_tile(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return rows and channels of the tiles of a pooling with a result of a shape (images, channels, H, W)."""
+    images, channels, height, _ = shape
+    width = 64
+    while width > _MIN_POOL_CHANNELS and images * height * -(-channels // width) < _POOL_TILES:
+        width //= 2
+    return 1, width
+
+
 def list_weights(segment: Segment) -> dict[str, torch.Tensor]:
     """Return the weights and biases of a segment's graph, by tensor, in its layout."""
     found = {}
-    for step in segment.steps:
+    for step in (each for each in segment.steps if isinstance(each, ConvStep)):
         weight = step.weight.permute(0, 2, 3, 1)  # (N, R, S, C)
         if _is_narrow(step):
             weight = weight.flatten(2)[:, :, None]
@@ -135,8 +151,10 @@ def list_weights(segment: Segment) -> dict[str, torch.Tensor]:
     return found
 
 
-def run_step(step: ConvStep, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+def run_step(step: Step, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
     """Compute a step in PyTorch's own ops."""
+    if isinstance(step, PoolStep):
+        return functional.max_pool2d(x, step.window, step.stride, step.padding)
     value = torch.nn.functional.conv2d(x, step.weight, step.bias, step.stride, step.padding, step.dilation)
     if residual is not None:
         value = value + residual

@@ -8,8 +8,8 @@ values between. A basic block of ResNet whose input has another shape:
     downsample.0 downsample.1       step 2
     add relu
 
-Steps that follow one another make a segment. Every other layer (pooling, linear, grouped convolutions) runs by PyTorch
-and ends the segment if it reads what a step of it reads or writes.
+Max-pooling may be a step, too. Steps that follow one another make a segment. Every other layer (linear, other pooling,
+grouped convolutions) runs by PyTorch and ends the segment if it reads what a step of it reads or writes.
 """
 
 from __future__ import annotations
@@ -63,6 +63,32 @@ class ConvStep:
         return self.stride[1], self.padding[1], self.dilation[1]
 
 
+@dataclass(frozen=True, eq=False)
+class PoolStep:
+    """A max-pooling.
+
+    Attributes:
+        name, op: names of its module and its node.
+        x, out: nodes of its input and its result.
+        window, stride, padding: along height and width.
+    """
+
+    name: str
+    op: str
+    x: fx.Node
+    out: fx.Node
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    @property
+    def residual(self) -> None:
+        """None, as of a convolution without a residual."""
+
+
+Step = ConvStep | PoolStep
+
+
 @dataclass(eq=False)
 class Segment:
     """Steps that follow one another, and may be one launch.
@@ -73,7 +99,7 @@ class Segment:
         outputs: nodes that are read outside.
     """
 
-    steps: list[ConvStep] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     inputs: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
 
@@ -97,6 +123,10 @@ class NetworkTrace:
         """The segments, in order."""
         return [part for part in self.program if isinstance(part, Segment)]
 
+    def count_steps(self) -> int:
+        """Return the number of steps of all segments."""
+        return sum(len(segment.steps) for segment in self.segments)
+
     def list_library_layers(self) -> list[str]:
         """Return the layers that PyTorch runs, as ``maxpool (MaxPool2d)``."""
         return [
@@ -106,8 +136,8 @@ class NetworkTrace:
         ]
 
 
-def trace_network(model: nn.Module, x: torch.Tensor) -> NetworkTrace:
-    """Trace a network on an input.
+def trace_network(model: nn.Module, x: torch.Tensor, *, joins_pools: bool = True) -> NetworkTrace:
+    """Trace a network on an input; without ``joins_pools``, PyTorch runs its max-poolings.
 
     Raises:
         GraphError: the network is in training mode, its control flow depends on data, or it fails on the input.
@@ -129,7 +159,7 @@ def trace_network(model: nn.Module, x: torch.Tensor) -> NetworkTrace:
         for node in module.graph.nodes
         if isinstance(getattr(node.meta.get("tensor_meta"), "shape", None), torch.Size)
     }
-    return NetworkTrace(module, _divide(module, shapes), shapes)
+    return NetworkTrace(module, _divide(module, shapes, joins_pools), shapes)
 
 
 def _get_reason(error: Exception) -> str:
@@ -143,9 +173,12 @@ def _describe_node(module: fx.GraphModule, node: fx.Node) -> str:
     return f"{node.name} ({name})"
 
 
-def _divide(module: fx.GraphModule, shapes: Mapping[fx.Node, tuple[int, ...]]) -> list[Segment | fx.Node]:
+def _divide(
+    module: fx.GraphModule, shapes: Mapping[fx.Node, tuple[int, ...]], joins_pools: bool
+) -> list[Segment | fx.Node]:
     """Return segments and the nodes between them."""
-    steps, covered = _find_steps(module, shapes)
+    convolutions, covered = _find_steps(module, shapes)
+    steps: dict[fx.Node, Step] = {**convolutions, **(_find_pools(module, shapes) if joins_pools else {})}
     program: list[Segment | fx.Node] = []
     current = Segment()
     touched: set[fx.Node] = set()  # what the current segment reads and writes; PyTorch's layers may work in place
@@ -176,7 +209,7 @@ def _find_ports(segment: Segment, inside: set[fx.Node]) -> None:
     segment.outputs = [step.out for step in segment.steps if any(user not in chains for user in step.out.users)]
 
 
-def _list_chain(step: ConvStep, inside: set[fx.Node]) -> Iterator[fx.Node]:
+def _list_chain(step: Step, inside: set[fx.Node]) -> Iterator[fx.Node]:
     """Yield the nodes of a step, from its result back to its convolution."""
     node = step.out
     while True:
@@ -223,6 +256,24 @@ def _find_steps(
         steps[out] = ConvStep(str(node.target), node.name, x, residual, out, weight, bias, *geometry, has_relu)  # type: ignore[arg-type]
         covered.update(chain)
     return steps, covered - steps.keys()
+
+
+def _find_pools(module: fx.GraphModule, shapes: Mapping[fx.Node, tuple[int, ...]]) -> dict[fx.Node, PoolStep]:
+    """Return each max-pooling that the kernel computes, by its node."""
+    found = {}
+    for node in module.graph.nodes:
+        pool = _get_module(module, node)
+        if not isinstance(pool, nn.MaxPool2d) or node not in shapes or pool.return_indices or pool.ceil_mode:
+            continue
+        window, stride, padding, dilation = map(_as_pair, (pool.kernel_size, pool.stride, pool.padding, pool.dilation))
+        x = node.all_input_nodes[0]
+        if dilation == (1, 1) and len(shapes[x]) == 4 and shapes[x][1] % _CHANNEL_STEP == 0:
+            found[node] = PoolStep(str(node.target), node.name, x, node, window, stride, padding)
+    return found
+
+
+def _as_pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def _get_module(module: fx.GraphModule, node: fx.Node | None) -> nn.Module | None:
