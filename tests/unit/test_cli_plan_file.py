@@ -170,7 +170,7 @@ def test_paths_that_are_no_files_end_at_once(tmp_path: Path) -> None:
         assert "has 2147483648 bytes, a plan has at most" in fail(2, command, sparse)
         assert "is not text, so no plan" in fail(2, command, latin)
         assert "No such file" in fail(2, command, tmp_path / "absent.json")
-    assert "quadrature, ffn-block, normed-matmuls, attention, or a plan file" in fail(2, "run", tmp_path / "absent")
+    assert "conv-chain, resnet-block, or a plan file" in fail(2, "run", tmp_path / "absent")
 
 
 def test_names_of_a_plan_are_shown_as_they_are(tmp_path: Path) -> None:

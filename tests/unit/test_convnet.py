@@ -129,6 +129,7 @@ def run_by_reference(graph: il.Graph, device: str) -> convnet.Launch:
 @pytest.fixture
 def on_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convnet, "build_launch", run_by_reference)
+    monkeypatch.setattr(convnet, "find_spec", lambda device: il.H200)
     monkeypatch.setattr(convnet, "device_fallback_reason", lambda device: None)
     monkeypatch.setattr(convnet, "_DTYPES", {torch.float64: il.fp32})
 

@@ -226,7 +226,7 @@ def _build_run(trace: NetworkTrace, segment: Segment, x: torch.Tensor) -> Segmen
             segment.steps[n] = replace(step, weight=weight)
     none = SegmentRun(segment, None, {})
     try:
-        graph = build_segment_graph(segment, trace.shapes, _DTYPES[x.dtype])
+        graph = build_segment_graph(segment, trace.shapes, _DTYPES[x.dtype], find_spec(str(x.device)).sms)
         launch = build_launch(graph, str(x.device))
     except InterlaceError as error:
         return replace(none, why=str(error))
@@ -271,7 +271,7 @@ def _copy_launches(known: _Prepared, x: torch.Tensor) -> _Prepared:
     own = {}
     for segment, run in known.runs.items():
         if run.launch is not None and not known.is_library_faster:
-            graph = build_segment_graph(segment, known.trace.shapes, _DTYPES[x.dtype])
+            graph = build_segment_graph(segment, known.trace.shapes, _DTYPES[x.dtype], find_spec(str(x.device)).sms)
             inputs = {*graph.inputs} - {each.name for each in list_inputs(segment)}
             weights = {name: run.tensors[name] for name in inputs}
             launch = build_launch(graph, str(x.device))

@@ -23,7 +23,7 @@ from interlace.kernels.max_pool2d import max_pool2d
 from interlace.nn.convnet.trace import ConvStep, PoolStep, Segment, Step
 
 _CHANNEL_STEP = 8
-_POOL_TILES, _MIN_POOL_CHANNELS = 132, 16  # tiles of a pooling that keep an H200 busy; channels of a tile, at least
+_MIN_POOL_CHANNELS = 16  # lower bound of the channels of a pooling's tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +77,12 @@ def _is_narrow(step: ConvStep) -> bool:
     return step.weight.shape[1] < _CHANNEL_STEP
 
 
-def build_segment_graph(segment: Segment, shapes: Mapping[fx.Node, tuple[int, ...]], dtype: DType) -> Graph:
-    """Build the graph of a segment. Tensors have the names of nodes; weights are ``<node>.weight`` and ``.bias``.
+def build_segment_graph(
+    segment: Segment, shapes: Mapping[fx.Node, tuple[int, ...]], dtype: DType, workers: int
+) -> Graph:
+    """Build the graph of a segment for a number of workers.
+
+    Tensors have the names of nodes; weights are ``<node>.weight`` and ``.bias``.
 
     Raises:
         ShapeError: a convolution that the kernel does not support.
@@ -95,7 +99,7 @@ def build_segment_graph(segment: Segment, shapes: Mapping[fx.Node, tuple[int, ..
     inputs, ops = [each.name for each in list_inputs(segment)], []
     for step in segment.steps:
         if isinstance(step, PoolStep):
-            pooled, tile = add_image(step.out), _select_pool_tile(shapes[step.out])
+            pooled, tile = add_image(step.out), _select_pool_tile(shapes[step.out], workers)
             options = {"window": step.window, "stride": step.stride, "padding": step.padding, "tile": tile}
             ops.append(max_pool2d(step.op, add_image(step.x), pooled, **options))
             continue
@@ -128,11 +132,11 @@ def build_segment_graph(segment: Segment, shapes: Mapping[fx.Node, tuple[int, ..
     return Graph("convnet", (*tensors.values(),), (*ops,), (*inputs,), outputs)
 
 
-def _select_pool_tile(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return rows and channels of the tiles of a pooling with a result of a shape (images, channels, H, W)."""
+def _select_pool_tile(shape: tuple[int, ...], workers: int) -> tuple[int, int]:
+    """Return rows and channels of a pooling's tiles, one for each worker, given its result (images, channels, H, W)."""
     images, channels, height, _ = shape
     width = 64
-    while width > _MIN_POOL_CHANNELS and images * height * -(-channels // width) < _POOL_TILES:
+    while width > _MIN_POOL_CHANNELS and images * height * -(-channels // width) < workers:
         width //= 2
     return 1, width
 
