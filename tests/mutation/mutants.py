@@ -3,7 +3,7 @@
 A line is a source file, a text that occurs there exactly once, what replaces it, and node ids below ``tests/unit``. A
 test of every run holds the texts to the sources; where the code has changed, change the line with it.
 
-    mutant("plan/latest.py", "np.maximum.at(last,", "np.minimum.at(last,", "test_verify_fields.py"),
+    mutant("plan/plan.py", "np.maximum.at(last,", "np.minimum.at(last,", "test_verify_fields.py"),
 """
 
 from __future__ import annotations
@@ -149,10 +149,10 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant("plan/facts.py", "(waits.count > steps + 1)", "(waits.count > steps + 2)", FIELDS),
     mutant("plan/facts.py", "| late[:1]", "", FIELDS),
     mutant("plan/facts.py", "| (late != (items.worker < 0))", "", FIELDS),
-    # ------------------------------------------------ plan/latest.py
-    mutant("plan/latest.py", "np.maximum.at(last,", "np.minimum.at(last,", FIELDS, LATEST),
-    mutant("plan/latest.py", "awaited = fold(np.maximum", "awaited = fold(np.minimum", LATEST),
-    mutant("plan/latest.py", "np.maximum.at(latest", "np.minimum.at(latest", LATEST),
+    # ------------------------------------------------ plan/plan.py
+    mutant("plan/plan.py", "np.maximum.at(last,", "np.minimum.at(last,", FIELDS, LATEST),
+    mutant("plan/plan.py", "awaited = fold(np.maximum", "awaited = fold(np.minimum", LATEST),
+    mutant("plan/plan.py", "np.maximum.at(latest", "np.minimum.at(latest", LATEST),
     # ------------------------------------------------ plan/awaited.py
     mutant("plan/awaited.py", "& (posted.last <= low + (count - 1) * step)", "", WHOLE),
     mutant("plan/awaited.py", "& ((posted.first - low) % step == 0)", "", WHOLE),

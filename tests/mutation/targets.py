@@ -22,12 +22,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "plan/coverage.py": (*_VERIFY, "test_orderings.py", "test_implied.py"),
     "plan/facts.py": _VERIFY,
     "plan/implied.py": ("test_implied.py",),
-    "plan/latest.py": ("test_verify_fields.py",),
     "plan/orderings.py": ("test_orderings.py", "test_verify.py"),
     "plan/posts.py": ("test_posts.py", *_VERIFY),
     "plan/record.py": ("test_proof_cache.py",),
     "plan/parse.py": ("test_plan.py", "test_plan_fields.py"),
-    "plan/plan.py": ("test_plan.py", "test_plan_fields.py", "test_proof.py"),
+    "plan/plan.py": ("test_plan.py", "test_plan_fields.py", "test_proof.py", "test_verify_fields.py"),
     "plan/spawns.py": ("test_spawns.py", "test_spawns_random.py"),
     "plan/stealing.py": ("test_steals.py",),
     "plan/verify.py": (

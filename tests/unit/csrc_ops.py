@@ -20,7 +20,7 @@ from interlace.kernels.copy import copy
 from interlace.kernels.elementwise import elementwise
 from interlace.kernels.experts.cuda import OPERANDS as OF_EXPERTS
 from interlace.kernels.layer_norm import layer_norm
-from interlace.kernels.matmul import cuda
+from interlace.kernels.matmul import megakernel_body
 from interlace.kernels.matmul.megakernel_operands import OPERANDS
 from interlace.kernels.max_pool2d import max_pool2d
 from interlace.kernels.rms_norm import rms_norm

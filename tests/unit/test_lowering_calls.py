@@ -37,9 +37,12 @@ def test_an_executor_of_a_step_of_148_ops_takes_a_third_of_the_calls() -> None:
     assert pstats.Stats(profile).total_calls <= 520_000
 
 
-def test_data_cross_few_modules_from_a_proof_to_the_source() -> None:
+@pytest.mark.parametrize(
+    ("preset", "m"), [("llama3-8b", 16), ("swiglu", 5), ("relu", 77), ("gelu", 300), ("gpt3-145b-tp8", 700)]
+)
+def test_data_cross_few_modules_from_a_proof_to_the_source(preset: str, m: int) -> None:
     """At most 30, counting by calls, besides the room ``graph``, which lowering enters through ``Dependencies``."""
-    graph = FeedForward.of({"m": 16}, True, "llama3-8b").build_graph(H200)
+    graph = FeedForward.of({"m": m}, True, preset).build_graph(H200)
     proof = verify(il.autoplan(graph, H200, il.MegakernelExecutor))
     modules = set()
 

@@ -60,7 +60,7 @@ def left_by(run: il.MegakernelExecutor) -> list[tuple[int, int, int]]:
     left = []
     for item in items:
         op, part, parts, slot = (int(item[name]) for name in ("op", "part", "parts", "slot"))
-        if share[op]:  # as share_of in kernels/matmul/cuda.py
+        if share[op]:  # as share_of in kernels/matmul/megakernel_body.py
             others = [s for s in range(parts) if s != part]
             at = [slot + (s * (parts - 1) + part - (part > s)) * share[op] for s in others]
             left += [(op, row, row + share[op]) for row in at]

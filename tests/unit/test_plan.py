@@ -31,9 +31,8 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy as copy_op
 from interlace.kernels.read_plan import read_plan
 from interlace.megakernel.table import build_worker_tables
-from interlace.plan.latest import find_latest_awaited
 from interlace.plan.parse import parse_plan
-from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.plan import Dispatch, Plan, find_latest_awaited
 from interlace.plan.verify import verify
 from interlace.planner.build import build
 from interlace.policies.interleavings import RowPanels

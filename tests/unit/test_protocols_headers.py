@@ -17,7 +17,7 @@ from interlace.core.errors import EarlyEndError, ProtocolError, QueueOverflowErr
 from interlace.csrc import expand, include
 from interlace.kernels.cuda.preamble import SEMAPHORES
 from interlace.kernels.cuda.ptx import PTX
-from interlace.kernels.matmul.cuda import MATMUL
+from interlace.kernels.matmul.megakernel_body import MATMUL
 from interlace.loops.cuda.preamble import ITEMS
 from interlace.megakernel.constants import SHARED, define_constants
 from interlace.megakernel.dispatch import select_code

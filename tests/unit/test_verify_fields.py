@@ -28,8 +28,7 @@ from interlace.core.errors import (
 from interlace.graph import ragged
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.plan.latest import find_latest_awaited
-from interlace.plan.plan import Dispatch, Items, Plan, Waits
+from interlace.plan.plan import Dispatch, Items, Plan, Waits, find_latest_awaited
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import build
 from interlace.policies.interleavings import ExplicitInterleaving

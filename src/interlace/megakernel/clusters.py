@@ -19,8 +19,7 @@ from interlace.graph.graph import Graph
 from interlace.kernels.bodies import Cluster
 from interlace.megakernel.compose import LoweredOp
 from interlace.megakernel.table import DeviceTables
-from interlace.plan.latest import find_latest_awaited
-from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.plan import Dispatch, Plan, find_latest_awaited
 
 
 def check_clusters(plan: Plan, table: DeviceTables, cluster: Cluster) -> None:

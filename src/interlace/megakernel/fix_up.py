@@ -27,8 +27,7 @@ import numpy as np
 
 from interlace.graph.access import Ints
 from interlace.graph.ragged import expand_ranges, fold
-from interlace.plan.latest import find_latest_awaited
-from interlace.plan.plan import Dispatch, Plan, Waits
+from interlace.plan.plan import Dispatch, Plan, Waits, find_latest_awaited
 from interlace.plan.verify import Proof
 
 

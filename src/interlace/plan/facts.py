@@ -17,8 +17,7 @@ import numpy as np
 from interlace.core.errors import FaultLocation, ItemError, PlanError, SemaphoreError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, find_distinct, fold, group_by
-from interlace.plan.latest import find_last_posters
-from interlace.plan.plan import Dispatch, Items, Plan, Waits
+from interlace.plan.plan import Dispatch, Items, Plan, Waits, find_last_posters
 
 _INT32 = 1 << 31
 

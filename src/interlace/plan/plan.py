@@ -29,7 +29,7 @@ from interlace.core.errors import PlanError
 from interlace.core.text import format_count
 from interlace.graph.access import Ints
 from interlace.graph.graph import Graph, to_data
-from interlace.graph.ragged import compute_offsets
+from interlace.graph.ragged import compute_offsets, fold
 from interlace.plan.stealing import STEAL_ONE, Stealing
 
 FORMAT = "interlace-plan"
@@ -242,3 +242,20 @@ class Plan:
 
 def _list_columns(table: Items | Waits) -> dict[str, list[int]]:
     return {f.name: getattr(table, f.name).tolist() for f in fields(table)}
+
+
+def find_last_posters(plan: Plan) -> Ints:
+    """Return the last item that posts each semaphore, -1 if none does."""
+    posting = np.flatnonzero(plan.items.post >= 0)
+    last = np.full(plan.semaphores, -1, np.int64)
+    np.maximum.at(last, plan.items.post[posting], posting)
+    return last
+
+
+def find_latest_awaited(plan: Plan) -> Ints:
+    """Return the last item that posts a semaphore awaited by each item, -1 if the item waits for nothing."""
+    waits = plan.waits
+    awaited = fold(np.maximum, find_last_posters(plan), waits.first, waits.count, waits.stride)
+    latest = np.full(len(plan.items), -1, np.int64)
+    np.maximum.at(latest, waits.item, awaited)
+    return latest

@@ -15,15 +15,16 @@ from interlace.kernels.base import require
 from interlace.kernels.block_sparse.tiles import is_transposed
 from interlace.kernels.bodies import PANEL, MegakernelTile, check_alignment
 from interlace.kernels.cuda.config import Parameters, template_of
-from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.megakernel_body import (
+    MATMUL,
     PITCH_BYTES,
     PLAIN,
     check_stage,
     check_sums,
     count_warpgroups,
+    declare_product,
 )
-from interlace.kernels.matmul.megakernel_operands import LL_FIELDS, ROW_BYTES, check_operands
+from interlace.kernels.matmul.megakernel_operands import NO_OPTIONAL_OPERANDS, ROW_BYTES, check_operands
 from interlace.kernels.matmul.megakernel_operands import OPERANDS as OF_MATMUL
 from interlace.kernels.matmul.tilings import TALL
 from interlace.kernels.megakernel_body import MegakernelBody, MegakernelLoads, Tiling, Warpgroups
@@ -85,7 +86,7 @@ def build_tile(op: Op, is_prefetched: bool, warpgroups: int) -> MegakernelTile:
     type_, config = template_of("BlockSparse", own | PLAIN)
     return MegakernelTile(
         type_,
-        (product(wide), config),
+        (declare_product(wide), config),
         prefetchable_bytes=bn * bk * 2,
         dependent_bytes=bm * bk * 2,
         scratch_bytes=(min(wide, TALL) if swap else TALL) * PITCH_BYTES,
@@ -116,22 +117,17 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         ).descriptor
 
     m = int(op.param("M"))
-    return OPERANDS.pack(
-        x=encode_map("x", int(op.param("BM"))),
-        weight=encode_map("blocks", int(op.param("BN"))),
-        **dict.fromkeys(("bias", "residual", "x_squares", "scale", "scaled", "squares")),
-        **dict.fromkeys(("gate", "x_last", "weight_last", "gate_last", "x_scale")),
-        **{name: 0 if kind == "unsigned" else None for name, kind in LL_FIELDS},
-        x_rows=m,
-        residual_rows=0,
-        out=tensors["out"],
-        columns=tensors["columns"],
-        rows=tensors["rows"],
-        blocks=int(op.param("BLOCKS")),
-        m=m,
-        n=int(op.param("N")),
-        k=int(op.param("K")),
-    )
+    own = {
+        "x": encode_map("x", int(op.param("BM"))),
+        "weight": encode_map("blocks", int(op.param("BN"))),
+        **{name: tensors[name] for name in ("out", "columns", "rows")},
+        "blocks": int(op.param("BLOCKS")),
+        **dict.fromkeys(("m", "x_rows"), m),
+        "residual_rows": 0,
+        "n": int(op.param("N")),
+        "k": int(op.param("K")),
+    }
+    return OPERANDS.pack(**NO_OPTIONAL_OPERANDS | own)
 
 
 def _build_body(is_prefetched: bool) -> MegakernelBody:

@@ -23,9 +23,16 @@ from interlace.kernels.base import require
 from interlace.kernels.bodies import MAX_BOX_ROWS, PANEL, MegakernelTile, check_alignment
 from interlace.kernels.conv2d.tile import count_partial_elements, read_extents, read_tile
 from interlace.kernels.cuda.config import Parameters, template_of
-from interlace.kernels.matmul.cuda import MATMUL, product
-from interlace.kernels.matmul.megakernel_body import PITCH_BYTES, PLAIN, check_stage, check_sums, count_warpgroups
-from interlace.kernels.matmul.megakernel_operands import LL_FIELDS, ROW_BYTES, check_operands
+from interlace.kernels.matmul.megakernel_body import (
+    MATMUL,
+    PITCH_BYTES,
+    PLAIN,
+    check_stage,
+    check_sums,
+    count_warpgroups,
+    declare_product,
+)
+from interlace.kernels.matmul.megakernel_operands import NO_OPTIONAL_OPERANDS, ROW_BYTES, check_operands
 from interlace.kernels.matmul.megakernel_operands import OPERANDS as OF_MATMUL
 from interlace.kernels.matmul.tilings import MAX_WARPGROUPS, compute_share
 from interlace.kernels.megakernel_body import MegakernelBody, MegakernelLoads, Tiling, Warpgroups
@@ -116,7 +123,7 @@ def _build_tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> Megaker
     type_, config = template_of("Conv2D", own)
     return MegakernelTile(
         type_,
-        (product(wide), config),
+        (declare_product(wide), config),
         prefetchable_bytes=bn * bk * 2,
         dependent_bytes=rows * bk * 2,
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES,
@@ -159,10 +166,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     return OPERANDS.pack(
         x=x,
         weight=weight,
-        **dict.fromkeys(("gate", "x_last", "weight_last", "gate_last", "x_scale")),
-        **{name: tensors.get(name) for name in ("bias", "residual", "out")},
-        **dict.fromkeys(("x_squares", "scale", "scaled", "squares")),
-        **{name: 0 if kind == "unsigned" else None for name, kind in LL_FIELDS},
+        **NO_OPTIONAL_OPERANDS | {name: tensors.get(name) for name in ("bias", "residual", "out")},
         m=count,
         n=e.out_channels,
         k=e.channels,

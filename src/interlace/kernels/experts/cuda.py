@@ -12,15 +12,16 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import Struct
 from interlace.kernels.bodies import PANEL, MegakernelTile
 from interlace.kernels.cuda.config import Parameters, template_of
-from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.megakernel_body import (
+    MATMUL,
     PITCH_BYTES,
     PLAIN,
     check_stage,
     check_sums,
     count_warpgroups,
+    declare_product,
 )
-from interlace.kernels.matmul.megakernel_operands import LL_FIELDS, ROW_BYTES, check_operands
+from interlace.kernels.matmul.megakernel_operands import NO_OPTIONAL_OPERANDS, ROW_BYTES, check_operands
 from interlace.kernels.matmul.megakernel_operands import OPERANDS as OF_MATMUL
 from interlace.kernels.megakernel_body import MegakernelBody, Tiling, Warpgroups
 
@@ -69,7 +70,7 @@ def build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
     type_, config = template_of("Experts", own | PLAIN)
     return MegakernelTile(
         type_,
-        (product(2 * wide if joined else wide), config),
+        (declare_product(2 * wide if joined else wide), config),
         prefetchable_bytes=gates * bn * k * 2 + _HEADER_BYTES,
         dependent_bytes=bm * k * 2,
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES,
@@ -93,22 +94,19 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         ).descriptor
 
     bm, bn = int(op.param("BM")), int(op.param("BN"))
-    return OPERANDS.pack(
-        x=encode_map("x", bm),
-        weight=encode_map("weight", bn),
-        gate=encode_map("gate", bn),
-        **dict.fromkeys(("bias", "residual", "x_squares", "scale", "scaled", "squares")),
-        **dict.fromkeys(("x_last", "weight_last", "gate_last", "x_scale")),
-        **{name: 0 if kind == "unsigned" else None for name, kind in LL_FIELDS},
-        x_rows=op.grid[0] * bm,
-        residual_rows=0,
-        out=tensors["out"],
-        owner=tensors["owner"],
-        m=op.grid[0] * bm,
-        n=int(op.param("N")),
-        experts=int(op.param("E")),
-        k=int(op.param("K")),
-    )
+    own = {
+        "x": encode_map("x", bm),
+        "weight": encode_map("weight", bn),
+        "gate": encode_map("gate", bn),
+        "out": tensors["out"],
+        "owner": tensors["owner"],
+        "experts": int(op.param("E")),
+        **dict.fromkeys(("m", "x_rows"), op.grid[0] * bm),
+        "residual_rows": 0,
+        "n": int(op.param("N")),
+        "k": int(op.param("K")),
+    }
+    return OPERANDS.pack(**NO_OPTIONAL_OPERANDS | own)
 
 
 MEGAKERNEL_BODY = MegakernelBody(

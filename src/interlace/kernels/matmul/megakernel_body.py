@@ -15,12 +15,21 @@ from dataclasses import replace
 from typing import Any
 
 from interlace.core.dtypes import DType
+from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
+from interlace.kernels import gelu
 from interlace.kernels.base import require
-from interlace.kernels.bodies import MAX_BOX_ROWS, PANEL, ROW_FLOATS, Cluster, LLTensors, MegakernelTile
+from interlace.kernels.bodies import (
+    MAX_BOX_ROWS,
+    OPERAND_REGISTERS,
+    PANEL,
+    ROW_FLOATS,
+    Cluster,
+    LLTensors,
+    MegakernelTile,
+)
 from interlace.kernels.cuda.config import Parameters, template_of
-from interlace.kernels.matmul.cuda import FEW_TURNS, MATMUL, POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY, product
 from interlace.kernels.matmul.megakernel_operands import (
     LL_INPUTS,
     OPERANDS,
@@ -79,6 +88,44 @@ PLAIN: Parameters = {
     "SHARES": 1,
 }
 
+#: LL words of tokens that a lane of the loader polls at once.
+POLLED_WORDS = 32
+#: Most elements of a tile's LL tokens that a warpgroup of consumers polls. More of them arrive piece by piece, so those
+#: of later stages had better arrive while products of earlier ones run (benchmarks/notes).
+POLLED_BY_CONSUMERS = 2048
+#: Tiles of fewer stages have a config for each number; of more, one for even numbers and one for odd.
+FEW_TURNS = 4
+
+_HELD = f"\n#ifndef REGISTERS_TO_HOLD\n#define REGISTERS_TO_HOLD {OPERAND_REGISTERS[0]}\n#endif"
+_PARTS = ("operands", "accumulators", "epilogue", "folded_norm", "fix_up", "output", "matmul")
+MATMUL = gelu.CUDA + include("ops/mma.cuh") + _HELD + include(*(f"ops/matmul/{part}.cuh" for part in _PARTS))
+
+_LIMITS = f"\nconstexpr int POLLED_WORDS = {POLLED_WORDS}, FEW_TURNS = {FEW_TURNS};"
+#: After ``MATMUL``.
+SKINNY = _LIMITS + include("ops/matmul/skinny.cuh")
+
+
+def declare_product(width: int) -> str:
+    """Declare ``Product<width>`` (``csrc/ops/matmul/operands.cuh``), whose instruction names all of its registers."""
+    count = width // 2
+    registers = ", ".join(f"%{i}" for i in range(count))
+    operands = ", ".join(f'"+f"(accumulators[{i}])' for i in range(count))
+    mma = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32"
+    return (
+        f"template <> struct Product<{width}> {{\n"
+        f"  DEVICE static void add(float (&accumulators)[{count}], unsigned long long a, unsigned long long b) {{\n"
+        f'    asm volatile("{mma}." ELEMENT_PTX "." ELEMENT_PTX " {{{registers}}}, '
+        f'%{count}, %{count + 1}, 1, 1, 1, 0, 0;"\n'
+        f'                 : {operands} : "l"(a), "l"(b));\n'
+        "  }\n"
+        f"  DEVICE static void add(float (&accumulators)[{count}], const unsigned (&a)[4], unsigned long long b) {{\n"
+        f'    asm volatile("{mma}." ELEMENT_PTX "." ELEMENT_PTX " {{{registers}}}, '
+        f'{{%{count}, %{count + 1}, %{count + 2}, %{count + 3}}}, %{count + 4}, 1, 1, 1, 0;"\n'
+        f'                 : {operands} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));\n'
+        "  }\n"
+        "};\n"
+    )
+
 
 def count_warpgroups(op: Op) -> int:
     """Return the consumer warpgroups of an op's tile: one for four warps."""
@@ -114,7 +161,7 @@ def _build_tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> Megaker
     squares = ROW_FLOATS * warpgroups if own else 0
     return MegakernelTile(
         type_,
-        (product(wide), config),
+        (declare_product(wide), config),
         prefetchable_bytes=gates * bn * k * 2,
         dependent_bytes=compute_token_bytes(rows, k, own),
         scratch_bytes=(min(wide, TALL) if transposed else TALL) * PITCH_BYTES + factors,

@@ -49,6 +49,12 @@ OPERANDS = Struct(
         ("k", "int"),
     ),
 )
+#: Operands that not every op has, for an op without them: null pointers, and LL numbers of 0.
+NO_OPTIONAL_OPERANDS: Mapping[str, int | None] = {
+    name: 0 if kind == "unsigned" else None
+    for name, kind in OPERANDS.fields
+    if kind != "int" and name not in ("x", "weight", "out")
+}
 
 
 def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
@@ -141,6 +147,7 @@ def _build_operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: C
 
     rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), count_loaded_rows(op)
     return {
+        **NO_OPTIONAL_OPERANDS,
         "x": encode_map("x", loaded // cluster.columns),
         "weight": encode_map("weight", bn // cluster.rows),
         "gate": encode_map("gate", bn // cluster.rows),
@@ -151,7 +158,6 @@ def _build_operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: C
         "x_rows": rows,
         "residual_rows": int(tensors["residual"].shape[0]) if "residual" in tensors else 0,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
-        **{name: 0 if kind == "unsigned" else None for name, kind in LL_FIELDS},
         "m": int(params["M"]),
         "n": columns,
         "k": int(params["K"]),

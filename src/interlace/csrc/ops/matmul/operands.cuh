@@ -1,7 +1,7 @@
 // Operands of wgmma: matrix descriptors, arithmetic on pairs of elements, and fragments in registers.
 //
 // Products read the wide operand from shared memory by its descriptor, and the 64-row operand from there or from
-// registers. Product<WIDTH>, one struct for each width in use, is generated (kernels/matmul/cuda.py): its `add` is
+// registers. Product<WIDTH>, one struct for each width in use, is generated (kernels/matmul/megakernel_body.py): its `add` is
 // accumulators (64 x WIDTH) += A (64 x 16) * B (16 x WIDTH), float32, both operands contiguous along k. Lane l of warp
 // w of a warpgroup holds of rows 16 w to 16 w + 15 of A what mma.cuh says of a first operand.
 #pragma once
