@@ -39,7 +39,7 @@ MEASURES = (
 ZEROS = 50, 80, 95
 ROWS = 16, 256, 4096
 CASES = [
-    Case((("preset", f"zeros-{zeros}"), ("m", m)), BlockSparse.of({"m": m}, True, f"zeros-{zeros}"))
+    Case((("preset", f"zeros-{zeros}"), ("m", m)), BlockSparse.from_fields({"m": m}, True, f"zeros-{zeros}"))
     for zeros in ZEROS
     for m in ROWS
 ]

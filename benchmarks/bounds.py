@@ -80,7 +80,7 @@ class Problem:
 def list_problems() -> list[Problem]:
     """Return the problems in the order of the picture."""
     tiles = il.MatmulTile(128, 128, 64, num_warps=8), il.MatmulTile(128, 256, 64, num_warps=8)
-    mlp = il.workloads.FeedForward.of({"m": MLP[0].m}, True, "gpt3-145b-tp8").shape
+    mlp = il.workloads.FeedForward.from_fields({"m": MLP[0].m}, True, "gpt3-145b-tp8").shape
     scores = ATTENTION[0]
     attention = [
         il.workloads.attention(scores.m, scores.n, scores.k, il.bf16, tile, rows=ceil(scores.m / 132)) for tile in tiles

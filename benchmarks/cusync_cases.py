@@ -222,4 +222,4 @@ def _iter_convolutions(kinds: Mapping[str, type[Workload]]) -> Iterator[Case]:
             for channels in all_channels:
                 for images in IMAGES:
                     sizes = {"channels": channels, "edge": EDGES[channels], "images": images}
-                    yield make_case(family, str(channels), images, 0, kinds[family].of(sizes, gpu=True))
+                    yield make_case(family, str(channels), images, 0, kinds[family].from_fields(sizes, gpu=True))

@@ -204,14 +204,14 @@ def main() -> None:
     parser.add_argument("--all-ways", action="store_true", help="what is compiled in other ways too; see above")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
     given = parser.parse_args()
-    measures = list_launch_sources(Decode.of({}, True).build_graph(current_device()))
+    measures = list_launch_sources(Decode.from_fields({}, True).build_graph(current_device()))
     rows = read_matching_rows(given.path, measures)
     modes = (*["compile"] * (not given.no_compile), *["max-autotune"] * given.max_autotune)
     rivals = (("eager", ""), *product(modes, WAYS if given.all_ways else [""]))
     cases = []
     for asked in given.case:
         name, batch, context = asked.split(":")
-        work = Decode.of({"batch": int(batch), "context": int(context)}, True, name)
+        work = Decode.from_fields({"batch": int(batch), "context": int(context)}, True, name)
         cases.append(Case(name, work, rivals))
     share = -(-len(cases) // given.gpus)
     for case, row in measure_jobs(measure, cases, lambda case: case.label, gpus=given.gpus, share=share):

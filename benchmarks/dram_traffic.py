@@ -99,7 +99,7 @@ class Case:
             graph = il.workloads.one_matmul(self.m, self.n, self.k, tile=il.MatmulTile(*self.tile, 4, 8))
             return il.build(graph, il.Schedule(WORKERS, order=ORDERS.parse(self.order)))
         own = FFN_PLANS[self.name, self.m]
-        shape = il.workloads.FeedForward.of({"m": self.m}, True, self.name).shape
+        shape = il.workloads.FeedForward.from_fields({"m": self.m}, True, self.name).shape
         graph = il.workloads.ffn(self.m, shape, il.bf16, own.up, own.down)
         if self.order:
             return il.build(graph, il.Schedule(WORKERS, order=ORDERS.parse(self.order)))

@@ -37,7 +37,7 @@ OPERANDS = Struct(
         ("pieces", "int"),
     ),
 )
-#: What follows the stores, by the lane that measures.
+#: Step after the stores, by the lane that measures it.
 WAYS = {
     "release of a counter": 'asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");',
     "fence": 'asm volatile("fence.acq_rel.gpu;" ::: "memory");',

@@ -251,7 +251,7 @@ def measure(path: Path, given: argparse.Namespace) -> None:
     rows: list[Row] = []
     jobs = ((row, given.ways) for row in draw_rows(given.seed, given.rows))
     command = f"python benchmarks/fit_matmul_cost.py {path.name} --measure --seed {given.seed} --rows {given.rows}"
-    measures = list_launch_sources(FeedForward.of({}, True).build_graph(H200))
+    measures = list_launch_sources(FeedForward.from_fields({}, True).build_graph(H200))
     share = count_processes(given.gpus, cpus=2)
     measured = measure_jobs(measure_row, jobs, describe, seconds=given.seconds, gpus=given.gpus, share=share)
     for _, row in measured:

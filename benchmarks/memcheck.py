@@ -33,7 +33,7 @@ _TIMEOUT_S = 60.0
 #: Batches of steps whose tokens are words, in tiles of few rows, and in tiles of 64.
 _BATCHES = (1, 3, 16, 40)
 _PARTS = "relu", "gated", "layers", "normed", "steps"
-#: Of messages: one lane arrives, all do; and how many arrivals complete a phase.
+#: Messages if one lane arrives and if all do, and the arrivals that complete a phase.
 _ARRIVALS = {
     "if (lane == 0) mbarrier_arrive(sent(": "mbarrier_arrive(sent(",
     "if (first_lane()) mbarrier_arrive(received(": "mbarrier_arrive(received(",

@@ -38,14 +38,14 @@ PROTOCOL = (
     "gate and up as one operand, and adds up; a launch for each expert is given how many rows there are; bytes: "
     "weights of experts that are hit over the rate of memory; products over that of the tensor cores"
 )
-#: What decides the figures beside what is launched: the text of products, and tilings.
+#: Sources that a row depends on in addition to those of the launch: CUDA C++ and tiles of products.
 MEASURES = "csrc/ops", "kernels/matmul", "workloads/moe.py"
 PRESETS = "mixtral-8x7b", "deepseek-moe-16b"
 TOKENS = 1, 16, 64, 4096
 CASES = [
     Case(
         (("preset", preset), ("tokens", tokens), ("routing", routing.value)),
-        MoE.of({"tokens": tokens, "routing": routing}, True, preset),
+        MoE.from_fields({"tokens": tokens, "routing": routing}, True, preset),
     )
     for preset in PRESETS
     for tokens in TOKENS

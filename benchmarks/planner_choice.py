@@ -55,7 +55,7 @@ def in_width(graph: il.Graph, width: int) -> dict[str, Params]:
 
 def contest(row: str, m: int) -> Contest:
     """No two of the plans are alike."""
-    graph = FeedForward.of({"m": m}, True, row).build_graph(il.H200)
+    graph = FeedForward.from_fields({"m": m}, True, row).build_graph(il.H200)
     graphs = [retile(graph, in_width(graph, width)) for width in WIDTHS]
     found = search(graphs, il.H200, MODE)
     listed = [candidate.prediction.plan for candidate in (*found.ranking, found.baseline)]
@@ -89,7 +89,7 @@ def main(path: str) -> None:
         pass
     rows = []
     for (row, m), task in contests.items():
-        problem = BenchProblem(FeedForward.of({"m": m}, True, row), il.H200)
+        problem = BenchProblem(FeedForward.from_fields({"m": m}, True, row), il.H200)
         executors = {name: executor(plan) for name, plan in task.plans.items()}
         for each in executors.values():
             problem.check(each)
@@ -115,7 +115,7 @@ def main(path: str) -> None:
     print(f"{count} plans; chosen over best at most {worst:.3f}; row-major over chosen {mean:.3f} in the mean")
     protocol = "CUDA graphs, plans of an FFN interleaved, median of 10 rounds, weights rotated past the L2, bf16"
     figures = {"rows": rows, "worst_over_best": worst, "mean_plain_over_chosen": mean}
-    measures = {*list_launch_sources(FeedForward.of({}, True).build_graph(il.H200)), "planner", "sim"}
+    measures = {*list_launch_sources(FeedForward.from_fields({}, True).build_graph(il.H200)), "planner", "sim"}
     write_record(Path(path), format_command(Path(path)), protocol, sorted(measures), figures)
 
 

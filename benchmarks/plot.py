@@ -33,13 +33,13 @@ DECODE, SPEEDUP, OVER_FLOOR = (ROOT / "docs" / name for name in ("decode.svg", "
 BOUNDS = ROOT / "docs" / "bounds.svg"
 NAMES = {Activation.RELU: "ReLU", Activation.SILU: "SiLU", Activation.GELU_TANH: "GELU"}
 FASTER, SLOWER, FLOOR = "#1a73e8", "#f29900", "#202124"
-#: Of a decode step, label and colour, and ways, of which the fastest counts.
+#: Label and colour of a decode step, and its variants, of which the fastest counts.
 STEPS = {
     ("Interlace, megakernel", FASTER): ("one_launch",),
     ("best of torch.compile, CUDA graph", "#9aa0a6"): ("compile", "max-autotune"),
     ("eager PyTorch, CUDA graph", "#dadce0"): ("eager",),
 }
-#: Of ``times``: label, colour and marker.
+#: Label, colour and marker of each entry of ``times``.
 SERIES = {
     "eager": ("cuBLAS, CUDA graph", "#9aa0a6", "o"),
     "compiled": ("torch.compile, max-autotune, CUDA graph", "#5f6368", "s"),
@@ -47,7 +47,7 @@ SERIES = {
     "best": ("our tile bodies, best tile-synchronised", "#1a73e8", "D"),
 }
 
-#: Of bounds: label, colour and style.
+#: Label, colour and style of each bound.
 LINES = {
     "safe": ("safe bound", FLOOR, ":"),
     "leading": ("leading order: COSMA, Saha and Ye, Chen et al.", "#9aa0a6", "--"),
@@ -57,7 +57,7 @@ LINES = {
 
 def title(name: str) -> str:
     """``4096-14336-4096, gated SiLU``."""
-    shape = FeedForward.of({}, True, name).shape
+    shape = FeedForward.from_fields({}, True, name).shape
     return f"{shape.hidden}-{shape.ffn}-{shape.hidden}, {'gated ' if shape.gated else ''}{NAMES[shape.activation]}"
 
 

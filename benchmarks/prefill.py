@@ -95,7 +95,7 @@ def measure(case: Case) -> dict[str, Any]:
     import torch
 
     model, batch, tokens = case
-    work = PrefillAttention.of({"batch": batch, "tokens": tokens}, True, model)
+    work = PrefillAttention.from_fields({"batch": batch, "tokens": tokens}, True, model)
     device = current_device()
     graph = work.build_graph(device)
     random = torch.Generator("cuda").manual_seed(0)
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--seconds", type=float, default=90.0, help="start no case later than this")
     given = parser.parse_args()
-    measures = list_launch_sources(PrefillAttention.of({}, True).build_graph(current_device()))
+    measures = list_launch_sources(PrefillAttention.from_fields({}, True).build_graph(current_device()))
     rows = read_matching_rows(given.path, measures)
     known = {(row["model"], row["batch"], row["tokens"]) for row in rows}
     left = [case for case in CASES if case not in known]

@@ -28,12 +28,12 @@ PROTOCOL = (
     "FlexAttention under torch.compile with a block mask that is made ahead; bytes: of cached positions over the rate "
     "of memory"
 )
-#: What decides the figures beside what is launched: shares and their tables.
+#: Sources that a row depends on in addition to those of the launch: shares and their tables.
 MEASURES = ("workloads/ragged.py",)
 CASES = [
     Case(
         (("lengths", lengths.value), ("batch", batch), ("longest", longest)),
-        RaggedAttention.of({"lengths": lengths, "batch": batch, "longest": longest}, True),
+        RaggedAttention.from_fields({"lengths": lengths, "batch": batch, "longest": longest}, True),
     )
     for lengths, batch, longest in (
         (Lengths.UNIFORM, 32, 8192),

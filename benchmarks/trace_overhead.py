@@ -34,7 +34,7 @@ SHAPES = (("llama3-8b", 16), ("llama3-8b", 1024))
 
 def overhead(model: str, m: int) -> dict[str, float]:
     """Microseconds per run of the persistent executor without and with a trace."""
-    problem = BenchProblem(FeedForward.of({"m": m}, True, model), current_device())
+    problem = BenchProblem(FeedForward.from_fields({"m": m}, True, model), current_device())
     plan = il.autoplan(ffn(m, MODELS[model]), executor=PersistentTicketExecutor)
     calls = {}
     for name, trace in (("without_us", False), ("with_us", True)):

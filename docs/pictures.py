@@ -102,7 +102,7 @@ def main() -> None:
         ("studio-chain", "chain.html", chained, None),
         ("studio-waves", "", waved, None),
         ("studio-locked", "chain.html", locked, None),
-        ("studio-plan", "plan.html", planned, PlanView.of(plan)),
+        ("studio-plan", "plan.html", planned, PlanView.from_plan(plan)),
         ("studio-timeline", "trace.html", timed, timeline(plan)),
         ("studio-records", "records.html", as_it_is, RecordView.read(record)),
     ):

@@ -8,7 +8,7 @@ from typing import Any
 from interlace.plan.plan import Dispatch
 from tables import format_table
 
-#: What rows of uneven.py have beside what tells them apart, and how they call what torch.compile made.
+#: Fields of rows of uneven.py that do not identify a case, and the suffix of variants that torch.compile made.
 UNEVEN = "workload", "bytes_us", "flops_us", "pytorch_relative_error", "ways", "left_out"
 COMPILED = ", compiled"
 #: Variants that are launches of ours.

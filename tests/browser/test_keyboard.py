@@ -91,7 +91,7 @@ def test_two_products_are_played_by_keys(browser: Any, address: str) -> None:
 
 
 def test_a_plan_is_read_by_keys(open_view: Open) -> None:
-    page = open_view(PlanView.of(build_small_plan()))
+    page = open_view(PlanView.from_plan(build_small_plan()))
     sheet(page)
     tab_to(page, "#op")
     page.page.keyboard.type("second")
@@ -116,7 +116,7 @@ def test_a_plan_is_read_by_keys(open_view: Open) -> None:
 
 
 def test_of_items_that_are_asked_for_one_after_another_the_last_is_shown(open_view: Open) -> None:
-    page, held = open_view(PlanView.of(build_small_plan())), []
+    page, held = open_view(PlanView.from_plan(build_small_plan())), []
     page.page.route("**/api/plan/item", lambda route: held.append(route))
     for key in "nnb":
         page.page.keyboard.press(key)

@@ -32,7 +32,7 @@ def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(open_view: Open) ->
     tile = il.MatmulTile(16, 16, 16)
     graph = il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile)
     plan = il.build(graph, il.Schedule(3, policy=il.RowSync()))
-    page = open_view(PlanView.of(plan))
+    page = open_view(PlanView.from_plan(plan))
     assert page.text("#proof") == f"Proved: {il.verify(plan)}."
     assert page.page.locator("#grids canvas").count() == 2
     page.page.fill("#item", str(len(plan.items) - 1))
@@ -78,7 +78,7 @@ def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(open_view: Open) ->
     ],
 )
 def test_a_fault_is_framed_where_it_is(open_view: Open, kind: str, told: str | None) -> None:
-    view = PlanView.of(faulty()[kind])
+    view = PlanView.from_plan(faulty()[kind])
     fault = view.to_data()["fault"]
     page = open_view(view)
     assert page.text("#proof").startswith(f"Not proved. {fault['kind']}: ")

@@ -28,7 +28,7 @@ def compile_launch(graph: il.Graph, *, posts: bool) -> il.MegakernelExecutor:
 
 @pytest.mark.parametrize("m", some([16, 256, 4096], lambda m: m == 4096))
 def test_a_product_keeps_the_memory_order_and_its_registers(m: int) -> None:
-    run = compile_launch(BlockSparse.of({"m": m}, True).build_graph(il.H200), posts=False)
+    run = compile_launch(BlockSparse.from_fields({"m": m}, True).build_graph(il.H200), posts=False)
     assert_within(run.binary.resources, CODE_KIB[m])
     assert run.composition.stages >= 4
 
@@ -38,7 +38,7 @@ def test_a_product_whose_table_the_launch_writes_keeps_the_memory_order() -> Non
 
 
 def test_the_triton_body_multiplies_with_wgmma_and_keeps_its_sums_in_registers() -> None:
-    graph = BlockSparse.of({"m": 4096}, True).build_graph(il.H200)
+    graph = BlockSparse.from_fields({"m": 4096}, True).build_graph(il.H200)
     (launch,) = il.SerialExecutor(il.build(graph, il.Schedule(132)), il.RunOptions("meta")).build_launches()
     compiled = launch.compile_ahead()
     used = run_ptxas(compiled.asm["ptx"])

@@ -20,7 +20,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "preset", "images"), CASES)
 def test_pair_keeps_its_registers_and_memory_order(kind: type[Workload], preset: str, images: int) -> None:
-    graph = kind.of({"images": images}, True, preset).build_graph(il.H200)
+    graph = kind.from_fields({"images": images}, True, preset).build_graph(il.H200)
     run = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions("meta"))
     assert (run.binary.resources.spill_bytes, run.binary.warnings) == (0, ())
     assert_within(run.binary.resources, 110)
@@ -31,7 +31,7 @@ def test_pair_keeps_its_registers_and_memory_order(kind: type[Workload], preset:
 
 
 def test_triton_body_multiplies_with_wgmma_and_keeps_its_registers() -> None:
-    graph = ConvPair.of({"images": 4}, True, "resnet-64").build_graph(il.H200)
+    graph = ConvPair.from_fields({"images": 4}, True, "resnet-64").build_graph(il.H200)
     first, *_ = il.SerialExecutor(
         il.autoplan(graph, il.H200, il.SerialExecutor), il.RunOptions("meta")
     ).build_launches()

@@ -75,7 +75,7 @@ def test_ops_on_caches_in_pages_compile_for_sm_90() -> None:
 
 
 def test_attention_by_shares_compiles_for_sm_90() -> None:
-    graph = RaggedAttention.of({}, gpu=True).build_graph(il.H200)
+    graph = RaggedAttention.from_fields({}, gpu=True).build_graph(il.H200)
     for launch in il.SerialExecutor(il.build(graph, il.Schedule(132)), il.RunOptions("meta")).build_launches():
         used = run_ptxas(launch.compile_ahead().asm["ptx"])
         assert (used.spill_bytes, used.registers <= 168) == (0, True)

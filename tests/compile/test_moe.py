@@ -13,7 +13,7 @@ from .limits import assert_within
 
 
 def launches(executor: type[il.Executor], tokens: int, preset: str = "mixtral-8x7b") -> list:
-    graph = MoE.of({"tokens": tokens}, True, preset).build_graph(il.H200)
+    graph = MoE.from_fields({"tokens": tokens}, True, preset).build_graph(il.H200)
     return executor(il.build(graph, il.Schedule(132, policy=il.RowSync())), il.RunOptions("meta")).build_launches()
 
 
@@ -37,7 +37,7 @@ def test_experts_that_wait_for_their_tokens_and_post_keep_memory_order() -> None
 
 @pytest.mark.parametrize("tokens", some([64, 4096], lambda tokens: tokens == 64))
 def test_one_launch_of_routing_and_experts_keeps_the_memory_order_and_its_registers(tokens: int) -> None:
-    graph = MoE.of({"tokens": tokens}, True, "mixtral-8x7b").build_graph(il.H200)
+    graph = MoE.from_fields({"tokens": tokens}, True, "mixtral-8x7b").build_graph(il.H200)
     run = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions("meta"))
     assert run.binary.resources.spill_bytes == 0
     assert_within(run.binary.resources, {64: 131, 4096: 174}[tokens])

@@ -39,7 +39,7 @@ BETWEEN = {FFNBlock: 1, NormedMatmuls: 16, Attention: 4096}
 
 @pytest.mark.parametrize(("kind", "m"), [*BETWEEN.items(), pytest.param(FFNBlock, 1024, marks=pytest.mark.thorough)])
 def test_rows_between_products_keep_the_memory_order_and_their_registers(kind: type[Workload], m: int) -> None:
-    graph = kind.of({"m": m}, True).build_graph(il.H200)
+    graph = kind.from_fields({"m": m}, True).build_graph(il.H200)
     run = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions("meta"))
     split = run._table.parts.max() > 1
     assert run.binary.resources.spill_bytes <= (FIX_UP_SPILLS if split else 0)

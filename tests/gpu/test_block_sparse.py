@@ -72,7 +72,7 @@ def test_a_chain_of_products_waits_for_its_rows_alone(dispatch: il.Dispatch) -> 
 @pytest.mark.parametrize("m", [16, 256, 4096])
 @pytest.mark.parametrize("zeros", [50, 80, 95])
 def test_large_products_are_as_right_as_the_library_in_launches_that_overlap(zeros: int, m: int) -> None:
-    work = BlockSparse.of({"m": m}, True, f"zeros-{zeros}")
+    work = BlockSparse.from_fields({"m": m}, True, f"zeros-{zeros}")
     graph = work.build_graph(il.H200)
     plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
     launch = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=10.0, dependent_launch=True))

@@ -58,7 +58,7 @@ def test_any_routing_is_as_right_as_pytorch(
 @pytest.mark.parametrize("tokens", [1, 64, 300])
 @pytest.mark.parametrize("preset", ["mixtral-8x7b", "deepseek-moe-16b"])
 def test_models_of_experts_are_right_in_one_launch_that_overlaps_the_one_before(preset: str, tokens: int) -> None:
-    problem = MoE.of({"tokens": tokens, "routing": Routing.SKEWED}, True, preset)
+    problem = MoE.from_fields({"tokens": tokens, "routing": Routing.SKEWED}, True, preset)
     graph = problem.build_graph(il.H200)
     plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
     run = il.MegakernelExecutor(plan, il.RunOptions(timeout_s=10.0, dependent_launch=True))

@@ -109,7 +109,7 @@ def test_a_window_slides(executor: type[DeviceExecutor]) -> None:
 
 @pytest.mark.parametrize(("tokens", "batch"), [(512, 8), (2048, 1), (777, 3)])
 def test_prompts_of_a_published_model_are_as_right_as_pytorch(tokens: int, batch: int) -> None:
-    work = PrefillAttention.of({"tokens": tokens, "batch": batch}, True, "llama3.1-8b")
+    work = PrefillAttention.from_fields({"tokens": tokens, "batch": batch}, True, "llama3.1-8b")
     g = work.build_graph(il.H200)
     drawn = {name: torch.from_numpy(np.asarray(value)) for name, value in work.make_inputs(0).items()}
     t = {name: value.to("cuda", TORCH[g.tensor(name).dtype.name]) for name, value in drawn.items()}

@@ -59,7 +59,7 @@ def test_problems_with_ops_of_rows_are_as_right_as_pytorch(
     executor: type[DeviceExecutor], schedule: il.Schedule, kind: type[Workload], m: int
 ) -> None:
     preset = {FFNBlock: "gpt2-xl", NormedMatmuls: "small", Attention: "small"}[kind]
-    problem = kind.of({"m": m}, True, preset)
+    problem = kind.from_fields({"m": m}, True, preset)
     is_right(executor(il.build(problem.build_graph(il.H200), schedule), il.RunOptions(timeout_s=10.0)), problem)
 
 

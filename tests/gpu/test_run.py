@@ -30,7 +30,7 @@ def run(tmp_path: Path, *arguments: object) -> list[str]:
 def test_every_executor_that_can_runs_and_is_compared(tmp_path: Path, kind: type[Workload], m: int) -> None:
     widths = ["--m", m, "--hidden", 1024, "--ffn", 2048]
     spec = find_machine(Device.CUDA).spec
-    graph = kind.of({"m": m, "hidden": 1024, "ffn": 2048}, gpu=True).build_graph(spec)
+    graph = kind.from_fields({"m": m, "hidden": 1024, "ffn": 2048}, gpu=True).build_graph(spec)
     able = [e.name for e in EXECUTORS if issubclass(e, DeviceExecutor) and e.fallback_reason(graph, spec) is None]
     assert ("one_launch" in able) is (spec.capability[0] == 9)
     assert [name for name in run(tmp_path, kind.name, *widths) if name != "reference"] == able

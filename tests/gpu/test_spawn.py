@@ -13,7 +13,7 @@ from interlace.core.errors import QueueOverflowError, TooManyWorkersError
 from interlace.megakernel.options import Termination
 from interlace.workloads import Quadrature
 
-PROBLEM = Quadrature.of({}, gpu=True)
+PROBLEM = Quadrature.from_fields({}, gpu=True)
 GRAPH = PROBLEM.build_graph(il.H200)
 #: Nothing but the whole interval is wanted, and what it is worth.
 EASY = (torch.full((PROBLEM.peaks,), 0.5), torch.full((PROBLEM.peaks,), 10.0))

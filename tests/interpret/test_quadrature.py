@@ -14,7 +14,7 @@ from .cases import executor
 
 @pytest.mark.parametrize("name", ["static", "ticket"])
 def test_intervals_are_halved_where_the_reference_halves_them(name: str) -> None:
-    problem = Quadrature.of({}, gpu=False)
+    problem = Quadrature.from_fields({}, gpu=False)
     graph = problem.build_graph(il.CPU)
     for seed in range(1):
         run, given = executor(name, graph), problem.make_inputs(seed)

@@ -13,7 +13,7 @@ from interlace.workloads.ragged import RaggedAttention
 
 from ..cases import TORCH, relative_error
 
-SMALL = RaggedAttention.of({"batch": 4, "longest": 140, "dtype": il.fp32}, gpu=False)
+SMALL = RaggedAttention.from_fields({"batch": 4, "longest": 140, "dtype": il.fp32}, gpu=False)
 
 
 @pytest.mark.parametrize(("shares", "dtype"), [(None, il.bf16), (0, il.fp32)])

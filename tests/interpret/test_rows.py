@@ -33,7 +33,7 @@ def test_rows_touch_what_they_declare(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [FFNBlock, NormedMatmuls, Attention], ids=lambda kind: kind.name)
 def test_problems_with_ops_of_rows_are_right_under_triton(kind: type[Workload]) -> None:
-    problem = kind.of({"m": 21, "dtype": il.fp32}, gpu=False)
+    problem = kind.from_fields({"m": 21, "dtype": il.fp32}, gpu=False)
     graph = problem.build_graph(il.CPU)
     given = {name: torch.from_numpy(value) for name, value in problem.make_inputs(0).items()}
     right = problem.run_dense(torch, {name: value.double() for name, value in given.items()})["out"]

@@ -82,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant("plan/verify.py", "posts.max() >= _POSTS_LIMIT", "posts.max() > _POSTS_LIMIT", LIMIT),
     mutant("plan/verify.py", "if cached.plan_hash != hash_plan(plan):", "if False:", KEPT),
-    mutant("plan/verify.py", "        Spawns.of(plan)\n", "        pass\n", PARTS),
+    mutant("plan/verify.py", "        Spawns.from_plan(plan)\n", "        pass\n", PARTS),
     mutant("plan/verify.py", "    if len(order) < n:", "    if len(order) < n - 1:", FIELDS, SEVERAL),
     mutant("plan/verify.py", "while low < end and not posts_left[low]:", "while low < end:", FIELDS),
     mutant("plan/verify.py", "blocked[by_worker[1:][same]] += 1", "blocked[by_worker[1:][same]] += 0", FIELDS),

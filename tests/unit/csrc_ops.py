@@ -97,7 +97,7 @@ _OPERANDS = {
 
 def _of_products(operands: Struct) -> str:
     """Return what a launch generates for ops on tensor cores, but for their configs."""
-    return f"{_PRODUCTS}{operands.source}{cuda._HELD}{cuda._LIMITS}\n"
+    return f"{_PRODUCTS}{operands.source}{megakernel_body._HELD}{megakernel_body._LIMITS}\n"
 
 
 def _arguments(op: Op, graph: il.Graph) -> str:
@@ -120,7 +120,7 @@ def _graphs() -> Iterator[il.Graph]:
     yield build_decode_graph(model, 4, 1088, il.H200)
     yield build_decode_graph(model, 4, 1088, il.H200, has_sampling=True)
     for tokens in (64, 4096):
-        yield MoE.of({"tokens": tokens}, True, "mixtral-8x7b").build_graph(il.H200)
+        yield MoE.from_fields({"tokens": tokens}, True, "mixtral-8x7b").build_graph(il.H200)
     yield quadrature(8, 2, 8, 1e-4)
     for rows in (1, 16):
         yield _rows(rows)

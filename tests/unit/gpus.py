@@ -30,11 +30,11 @@ def ffn_of(m: int, shape: FFNShape, dtype: DType = bf16) -> FeedForward:
 
 
 def on_h200(m: int, shape: FFNShape, dtype: DType = bf16) -> TuningCase:
-    return TuningCase.of(ffn_of(m, shape, dtype), H200)
+    return TuningCase.from_workload(ffn_of(m, shape, dtype), H200)
 
 
 def on_a100(m: int, shape: FFNShape, dtype: DType = bf16) -> TuningCase:
-    return TuningCase.of(ffn_of(m, shape, dtype), A100)
+    return TuningCase.from_workload(ffn_of(m, shape, dtype), A100)
 
 
 class FakeProblem:

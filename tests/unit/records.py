@@ -20,7 +20,7 @@ def make_times(us: float) -> VariantTimes:
 
 def result(preset: str, m: int, ours_us: float) -> ProblemResult:
     """A row whose baseline, torch.compile, takes 100 us, and whose floor takes 80 us."""
-    problem = FeedForward.of({"m": m}, True, preset)
+    problem = FeedForward.from_fields({"m": m}, True, preset)
     libraries = {"eager": make_times(110.0), "compile": make_times(100.0), "max-autotune": make_times(120.0)}
     executors = {"cuda_graph": make_times(130.0), "one_launch": make_times(ours_us)}
     graph = problem.build_graph(H200)

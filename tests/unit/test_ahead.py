@@ -24,7 +24,7 @@ def count_held_stages(run: il.MegakernelExecutor) -> dict[str, int]:
 
 
 def step(model: str, batch: int) -> il.Graph:
-    return Decode.of({"batch": batch, "context": 1024, "layers": 2}, True, model).build_graph(il.H200)
+    return Decode.from_fields({"batch": batch, "context": 1024, "layers": 2}, True, model).build_graph(il.H200)
 
 
 def test_items_keep_a_stage_in_the_ring_and_ops_that_share_code_hold_as_many() -> None:
@@ -44,7 +44,7 @@ def test_queries_keys_and_values_hold_none() -> None:
 
 
 def test_tiles_of_two_warpgroups_hold_none_and_items_of_one_stage_neither() -> None:
-    assert count_held_stages(launch(FeedForward.of({"m": 300}, True, "relu").build_graph(il.H200))) == {}
+    assert count_held_stages(launch(FeedForward.from_fields({"m": 300}, True, "relu").build_graph(il.H200))) == {}
     for k, most in ((64, {}), (128, {"up": 1})):
         shapes = {"x": (32, k), "w": (64, k), "y": (32, 64)}
         t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}

@@ -120,13 +120,13 @@ def test_what_benchmarks_say_that_they_measure_exists() -> None:
                 named.update(ast.literal_eval(node.value))
     assert {"graph", "loops/cuda", "sim/l2.py"} <= named
     for kind in WORKLOADS:
-        named.update(list_launch_sources(kind.of({}, True).build_graph(H200)))
+        named.update(list_launch_sources(kind.from_fields({}, True).build_graph(H200)))
     assert hash_sources(named).keys() == named
 
 
 def test_a_workload_measures_the_kernels_that_it_has() -> None:
     of_ffn, of_decode = (
-        set(list_launch_sources(kind.of({}, True).build_graph(H200))) for kind in (FeedForward, Decode)
+        set(list_launch_sources(kind.from_fields({}, True).build_graph(H200))) for kind in (FeedForward, Decode)
     )
     assert {"executors", "kernels/matmul", "megakernel", "policies"} <= of_ffn
     assert of_decode - of_ffn == {f"kernels/{name}" for name in ("append", "argmax", "attend", "combine", "embedding")}

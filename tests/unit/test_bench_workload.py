@@ -175,7 +175,7 @@ def test_each_executor_is_in_a_model_with_its_fastest_setting_alone(gpu: Gpu) ->
     alone, layer = gpu.rounds
     libraries = [a + b for a in ("eager", "compile", "max-autotune") for b in ("", ", transposed weights")]
     assert alone[:6] == libraries
-    graph = FeedForward.of({"m": 16}, True, "relu").build_graph(H200)
+    graph = FeedForward.from_fields({"m": 16}, True, "relu").build_graph(H200)
     assert len(alone) - 6 == 2 * len(list(MegakernelExecutor.iter_likely(graph, H200)))
     assert layer == [*libraries, "one_launch", "one_launch, compiled around", "one_launch, whole layer"]
 
@@ -413,7 +413,7 @@ def test_torch_has_what_its_timing_is_held_by() -> None:
 @pytest.mark.parametrize("kind", [*WORKLOADS, Ladder], ids=lambda kind: kind.name)
 def test_every_variant_has_a_safe_plan_of_its_own(kind: type[Workload]) -> None:
     few = {field.name: 2 for field in fields(kind) if field.name == "layers"}
-    found, left_out = list_variants(kind.of({kind.size: 16, **few}, True), H200)
+    found, left_out = list_variants(kind.from_fields({kind.size: 16, **few}, True), H200)
     assert {v.executor.name for v in found} | set(left_out) == {e.name for e in CANDIDATES}
     assert len({v.label for v in found}) == len(found)
     for executor in dict.fromkeys(v.executor for v in found):
@@ -498,7 +498,7 @@ def test_what_a_workload_does_not_give_is_drawn_where_it_is_measured(
     on_cpu: Callable[[Workload], BenchProblem],
 ) -> None:
     torch = pytest.importorskip("torch")
-    work = MoE.of({"tokens": 16}, False)
+    work = MoE.from_fields({"tokens": 16}, False)
     problem = on_cpu(work)
     assert set(work.make_host_inputs(0)) == {"logits"}
     np.testing.assert_array_equal(problem.rest["logits"].numpy(), work.make_logits(0))
@@ -507,7 +507,7 @@ def test_what_a_workload_does_not_give_is_drawn_where_it_is_measured(
     assert float(problem.rest["x"].float().std()) == pytest.approx(1.0, rel=0.1)
     again = on_cpu(work)
     assert all(torch.equal(again.weights[1][name], value) for name, value in problem.weights[1].items())
-    ragged = RaggedAttention.of({}, False)
+    ragged = RaggedAttention.from_fields({}, False)
     assert set(ragged.make_host_inputs(0)) == {"position", "rope", "shares", "first", "rows"}
     assert float(on_cpu(ragged).weights[0]["v_cache"].float().std()) == pytest.approx(1.0, rel=0.05)
 
@@ -531,7 +531,7 @@ def test_sets_of_weights_exceed_twice_the_cache_and_differ(on_cpu: Callable[[Wor
 def test_what_a_run_does_not_read_of_its_weights_is_no_part_of_the_floor(
     on_cpu: Callable[[Workload], BenchProblem],
 ) -> None:
-    work = RaggedAttention.of({}, gpu=False)
+    work = RaggedAttention.from_fields({}, gpu=False)
     problem = on_cpu(work)
     share = sum(work.cached_lengths) / (work.batch * work.capacity)
     assert 0.1 < share < 0.9

@@ -67,7 +67,7 @@ def test_access_maps_cover_any_table_and_are_expected_to_read_an_equal_share() -
         "columns: columns[:]",
         "rows: rows[:]",
     ]
-    work = BlockSparse.of({"m": 256}, True)
+    work = BlockSparse.from_fields({"m": 256}, True)
     graph = work.build_graph(il.H200)
     product = graph.op("product")
     reads = {access.arg: access for access in product.substitute_expected(product.reads)}
@@ -89,7 +89,7 @@ def test_access_maps_cover_any_table_and_are_expected_to_read_an_equal_share() -
 
 
 def test_plans_are_read_again_and_others_than_the_kernel_makes_are_refused() -> None:
-    plan = il.build(BlockSparse.of({}, False).build_graph(il.CPU), il.Schedule(4))
+    plan = il.build(BlockSparse.from_fields({}, False).build_graph(il.CPU), il.Schedule(4))
     assert read_plan(plan.to_json()).to_json() == plan.to_json()
     data = json.loads(plan.to_json())
     data["graph"]["ops"][0]["params"]["DEPTH"] = 16
@@ -181,7 +181,7 @@ def build_graph(m: int, height: int) -> il.Graph:
 
 def test_few_rows_have_narrow_tiles_and_many_rows_tall_ones() -> None:
     def choose(m: int) -> tuple[Any, ...]:
-        graph = BlockSparse.of({"m": m}, True).build_graph(il.H200)
+        graph = BlockSparse.from_fields({"m": m}, True).build_graph(il.H200)
         tile = il.MegakernelExecutor.select_default(graph, il.H200).tiles["product"]
         return tile["BM"], tile["BN"], tile["BK"], tile["num_warps"]
 
@@ -191,7 +191,7 @@ def test_few_rows_have_narrow_tiles_and_many_rows_tall_ones() -> None:
         (128, 128, 64, 8),
         (256, 128, 64, 8),
     ]
-    op = BlockSparse.of({"m": 4096}, True).build_graph(il.H200).op("product")
+    op = BlockSparse.from_fields({"m": 4096}, True).build_graph(il.H200).op("product")
     tall, small = (estimate_s(op, il.MatmulTile(m, 128, 64), il.bf16, il.H200) for m in (256, 64))
     assert tall < 0.7 * small
 
@@ -214,7 +214,7 @@ def test_the_default_tile_divides_blocks_by_powers_of_two(
 
 
 def test_tables_of_the_workload_are_valid_and_as_sparse_as_asked() -> None:
-    work = BlockSparse.of({}, True, "zeros-95")
+    work = BlockSparse.from_fields({}, True, "zeros-95")
     assert work.count == 180  # of 112 x 32
     assert work.flops == 2 * 16 * 180 * 128 * 128
     given = work.make_host_inputs(0)

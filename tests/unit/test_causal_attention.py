@@ -93,7 +93,7 @@ def test_the_product_of_a_block_of_rows_waits_for_its_heads_alone() -> None:
 
 def test_flops_are_those_of_the_pairs_that_see_each_other() -> None:
     for batch in (1, 3):
-        problem = PrefillAttention.of({"tokens": 100, "batch": batch}, gpu=False)
+        problem = PrefillAttention.from_fields({"tokens": 100, "batch": batch}, gpu=False)
         found = count_flops(problem.build_graph(il.CPU))
         assert found == pytest.approx(problem.flops)
         assert problem.flops == batch * (4 * 4 * 16 * (100 * 101 // 2) + 2 * 100 * 64 * 96)

@@ -263,7 +263,7 @@ def test_the_child_runs_each_setting_once_in_order(monkeypatch: pytest.MonkeyPat
 
     shape = FFNShape(256, 512, Activation.RELU, False)
     workloads = ffn_of(64, shape, fp16), ffn_of(16, replace(shape, ffn=1024), fp16)
-    runs = [ProfileRun.of(workload, H200) for workload in workloads]
+    runs = [ProfileRun.from_workload(workload, H200) for workload in workloads]
     monkeypatch.setattr(Executor, "ran", [])
     monkeypatch.setattr(profiling, "open_device", lambda name: (Torch, name))
     monkeypatch.setattr(profiling, "make_executor", Executor)

@@ -107,7 +107,7 @@ def test_the_address_is_known_before_anything_is_simulated(monkeypatch: pytest.M
     def simulate() -> PlanView:
         order.append("simulate")
         made.set()
-        return PlanView.of(il.build(il.workloads.two_copies(64, 64), il.Schedule(2)))
+        return PlanView.from_plan(il.build(il.workloads.two_copies(64, 64), il.Schedule(2)))
 
     class Server:
         def run(self, sockets: object) -> None:

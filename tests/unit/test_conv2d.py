@@ -224,7 +224,7 @@ def test_default_tilings_fit_the_megakernel_and_fill_the_device(channels: int, e
 
 
 def test_small_images_are_split_along_channels_to_fill_the_device() -> None:
-    graph = ConvPair.of({"images": 1}, True, "resnet-512").build_graph(H200)
+    graph = ConvPair.from_fields({"images": 1}, True, "resnet-512").build_graph(H200)
     (tiling, _) = MEGAKERNEL_TUNING.select_default(graph, H200).values()
     tiled = retile(graph, {"conv1": dict(tiling.params)})
     assert tiling.parts >= 4

@@ -79,7 +79,7 @@ def test_convolutions_join_when_their_workload_is_registered(cases: Any) -> None
 @pytest.mark.parametrize(("rows", "cached"), [(5, 0), (3, 70)])
 def test_attention_is_what_pytorch_and_numpy_compute(cases: Any, rows: int, cached: int) -> None:
     torch = pytest.importorskip("torch")
-    work = cases.AttentionLayer.of({"rows": rows, "cached": cached}, False)
+    work = cases.AttentionLayer.from_fields({"rows": rows, "cached": cached}, False)
     inputs = work.make_inputs(0)
     right = work.run_dense(np, {name: value.astype(np.float64) for name, value in inputs.items()})["out"]
     plan = il.build(work.build_graph(il.CPU), il.Schedule(4))

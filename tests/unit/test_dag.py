@@ -11,7 +11,7 @@ from interlace.kernels.matmul.tile import TileShape
 from interlace.planner.predict import predict
 from interlace.workloads import Dag
 
-QUARTERS = Dag.of({}, gpu=True)
+QUARTERS = Dag.from_fields({}, gpu=True)
 
 
 def test_a_quarter_of_the_sms_each() -> None:

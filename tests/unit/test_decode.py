@@ -323,12 +323,12 @@ SHAPE = LLAMAS["tiny"]
         (lambda: build_decode_graph(SHAPE, 1, 0, il.CPU), ShapeError, "capacity 0; use a positive number"),
         (lambda: build_decode_graph(replace(SHAPE, head_dim=20), 1, 64, il.CPU), ShapeError, "heads of 20 elements"),
         (
-            lambda: Decode.of({"context": 64, "capacity": 64}, gpu=False),
+            lambda: Decode.from_fields({"context": 64, "capacity": 64}, gpu=False),
             ArgumentError,
             "a step at position 64 needs a capacity of 65 and has 64",
         ),
         (
-            lambda: Decode.of({"context": 64, "batch": 3, "pages": 5}, gpu=False),
+            lambda: Decode.from_fields({"context": 64, "batch": 3, "pages": 5}, gpu=False),
             ArgumentError,
             "3 sequences at position 64 need 6 pages of 64 positions and have 5; give more pages",
         ),
@@ -353,7 +353,7 @@ def test_what_is_no_step_says_so(make: Callable[[], object], error: type[Excepti
     ],
 )
 def test_presets_have_as_many_weights_as_the_published_models(name: str, weights: int) -> None:
-    problem = Decode.of({}, True, name)
+    problem = Decode.from_fields({}, True, name)
     graph = problem.build_graph(il.H200)
     assert sum(prod(graph.tensor(weight).shape) for weight in problem.weights) == weights
     assert set(graph.inputs) - set(problem.weights) == {"tokens", "position", "rope"} | {
@@ -388,7 +388,7 @@ def test_three_steps_in_a_row_are_right_for_every_sequence_of_a_ragged_batch(fla
 
 def test_a_step_over_pages_is_one_over_plain_caches_and_the_same_in_torch() -> None:
     torch = pytest.importorskip("torch")
-    paged = Decode.of({"context": 70, "batch": 2, "pages": 7, "capacity": 200}, gpu=False)
+    paged = Decode.from_fields({"context": 70, "batch": 2, "pages": 7, "capacity": 200}, gpu=False)
     inputs = {name: np.asarray(value, np.float64) for name, value in paged.make_inputs(0).items()}
     assert (inputs["table"] < 0).tolist() == [[False, False, True, True]] * 2
     assert len(np.unique(inputs["table"][:, :2])) == 4
@@ -470,7 +470,9 @@ def test_a_plan_does_not_know_lengths_and_a_plan_file_knows_the_ops() -> None:
     again = il.read_plan(plan.to_json())
     assert again == plan
     il.verify(again)
-    graphs = [Decode.of({"context": context, "capacity": 64}, gpu=False).build_graph(il.CPU) for context in (0, 63)]
+    graphs = [
+        Decode.from_fields({"context": context, "capacity": 64}, gpu=False).build_graph(il.CPU) for context in (0, 63)
+    ]
     assert graphs[0] == graphs[1]
 
 

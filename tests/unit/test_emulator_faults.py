@@ -202,12 +202,12 @@ def replace_stmts(kind: type[Stmt], how: Callable[..., Stmt], name: str = "") ->
 def within(section: str, change: Callable[[LoopKernel], LoopKernel]) -> Callable[[LoopKernel], LoopKernel]:
     """A change of what stands in one section alone."""
 
-    def of(stmt: Stmt) -> tuple[Stmt, ...] | None:
+    def replace_section(stmt: Stmt) -> tuple[Stmt, ...] | None:
         if isinstance(stmt, Section) and stmt.name == section:
             return (replace(stmt, body=change(LoopKernel("part", (), (), stmt.body, 32)).body),)
         return None
 
-    return lambda kernel: edit(kernel, of)
+    return lambda kernel: edit(kernel, replace_section)
 
 
 def _into_the_first_slot(stmt: Load) -> Load:

@@ -35,7 +35,7 @@ def layers(count: int) -> il.Graph:
 
 def test_the_first_the_second_and_the_last_layer_stand_for_all() -> None:
     graph = layers(6)
-    excerpt = Excerpt.of(graph)
+    excerpt = Excerpt.from_graph(graph)
     kept = {op.name.split(".")[1] for op in excerpt.graph.ops if op.name.startswith("layers.")}
     assert kept == {"0", "1", "5"}
     assert excerpt.omitted_layers == 3
@@ -47,7 +47,7 @@ def test_the_first_the_second_and_the_last_layer_stand_for_all() -> None:
 
 @pytest.mark.parametrize("graph", [layers(3), il.workloads.two_copies(256, 256)])
 def test_graphs_without_many_layers_are_planned_whole(graph: il.Graph) -> None:
-    excerpt = Excerpt.of(graph)
+    excerpt = Excerpt.from_graph(graph)
     assert excerpt.graph is excerpt.full_graph is graph
     assert excerpt.omitted_layers == 0
 
@@ -57,7 +57,7 @@ def test_layers_that_differ_are_planned_whole() -> None:
     odd = replace(graph.op("layers.3.attend"), flops=1.0)
     ops = tuple(odd if op.name == odd.name else op for op in graph.ops)
     different = replace(graph, ops=tuple(replace(op, body=None) for op in ops))
-    assert Excerpt.of(different).graph is different
+    assert Excerpt.from_graph(different).graph is different
 
 
 def test_what_a_layer_reads_of_the_one_before_is_read_of_the_middle_one() -> None:
@@ -70,7 +70,7 @@ def test_what_a_layer_reads_of_the_one_before_is_read_of_the_middle_one() -> Non
         return replace(copy, name=f"layers.{n}.copy", reads=reads, writes=writes, body=None)
 
     graph = il.Graph("copies", tuple(x), tuple(map(layer, range(5))), ("x",), ("layers.4.out",))
-    part = Excerpt.of(graph).graph
+    part = Excerpt.from_graph(graph).graph
     assert [op.name for op in part.ops] == ["layers.0.copy", "layers.1.copy", "layers.4.copy"]
     assert [op.reads[0].tensor for op in part.ops] == ["x", "layers.0.out", "layers.1.out"]
 
@@ -78,7 +78,7 @@ def test_what_a_layer_reads_of_the_one_before_is_read_of_the_middle_one() -> Non
 @pytest.mark.parametrize("interleaving", [il.OpAfterOp(), HalfRowPanels()])
 def test_a_prediction_of_an_excerpt_is_one_of_the_whole(interleaving: il.Interleaving) -> None:
     graph = layers(7)
-    excerpt = Excerpt.of(graph)
+    excerpt = Excerpt.from_graph(graph)
     schedule = il.Schedule(8, interleaving=interleaving)
     after = [[o - 1] if o else [] for o in range(len(graph.ops))]
     after[3] = [0]  # two ops at a time
@@ -87,7 +87,7 @@ def test_a_prediction_of_an_excerpt_is_one_of_the_whole(interleaving: il.Interle
         part = predict(il.build(excerpt.graph, schedule), il.H200, excerpt.restrict_mode(mode), limit=FINE)
         assert excerpt.scale_us(part) == pytest.approx(whole.us, rel=0.01)
         assert excerpt.scale_dram_read(part) == pytest.approx(whole.traffic.dram_read, rel=0.01)
-        right = Summary.of(whole.trace, 8)
+        right = Summary.from_trace(whole.trace, 8)
         told = excerpt.scale_summary(part)
         assert told.busy == pytest.approx(right.busy, abs=0.02)
         assert told.waiting == pytest.approx(right.waiting, abs=0.02)
@@ -96,7 +96,7 @@ def test_a_prediction_of_an_excerpt_is_one_of_the_whole(interleaving: il.Interle
 
 def test_schedule_for_an_excerpt_is_lifted_to_all_layers() -> None:
     graph = layers(5)
-    excerpt = Excerpt.of(graph)
+    excerpt = Excerpt.from_graph(graph)
     split = {"layers.0.x": SplitK(2), "layers.1.x": SplitK(3), "layers.4.x": SplitK(4)}
     lifted = excerpt.extend_schedule(il.Schedule(132, split=split)).split
     assert isinstance(lifted, dict)
@@ -132,7 +132,7 @@ def test_what_is_said_of_four_layers_is_what_a_search_of_all_of_them_says(monkey
 
 
 def test_what_plans_share_is_what_each_would_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = Excerpt.of(layers(4)).graph
+    graph = Excerpt.from_graph(layers(4)).graph
     shared, touched = SharedResults(graph), TouchCache()
     cut = {"layers.1.x": SplitK(2)}
     drafts = [il.Schedule(132), il.Schedule(132, interleaving=HalfRowPanels(), split=cut), il.Schedule(132, split=cut)]

@@ -42,7 +42,7 @@ def residual(workers: int) -> il.Plan:
 
 
 def shares_of(plan: il.Plan) -> CooperativeFixup:
-    return CooperativeFixup.of(il.verify(plan), find_cooperative_ops(plan.graph, count_parts(plan)))
+    return CooperativeFixup.from_proof(il.verify(plan), find_cooperative_ops(plan.graph, count_parts(plan)))
 
 
 def table_of(plan: il.Plan, shares: CooperativeFixup) -> DeviceTables:

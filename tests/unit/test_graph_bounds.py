@@ -57,7 +57,7 @@ def test_a_gated_ffn_has_the_best_tiling_of_its_chain() -> None:
 
 
 def test_attention_has_bounds_of_its_own() -> None:
-    graph = il.workloads.Attention.of({"m": 4096}, True).build_graph(H200)
+    graph = il.workloads.Attention.from_fields({"m": 4096}, True).build_graph(H200)
     assert is_attention(graph)
     bounds = compute_graph_bounds(graph, TRAFFIC, H200)
     assert [(bound.name, bound.source) for bound in bounds] == [
@@ -89,7 +89,7 @@ def test_a_matmul_of_something_else_than_the_result_before_is_no_chain() -> None
     [
         ((), ("safe", 600), 800 / 600),
         ((TrafficBound("matmul", 590, Label.LEADING, LOADS, SMITH),), ("leading order", 590), 600 / 590),
-        # What the figure undercuts is no bound that applies.
+        # A bound above the figure does not apply.
         ((TrafficBound("matmul", 601, Label.LEADING, LOADS, SMITH),), ("safe", 600), 800 / 600),
         ((TrafficBound("matmul", 800, Label.MAPPINGS, BOTH, OROJENESIS),), ("best tiling", 800), 1.0),
     ],

@@ -56,7 +56,7 @@ def test_a_step_waits_for_whole_rows_and_all_that_is_exposed_has_an_op() -> None
     tiles = {op.name: op.tiles for op in plan.graph.ops}
     assert found["layers.1.q_heads"].awaited == (("layers.0.x", tiles["layers.0.x"]),)
     assert dict(found["layers.1.x"].awaited)["layers.1.inner"] == tiles["layers.1.inner"]
-    summary = Summary.of(prediction.trace, plan.workers)
+    summary = Summary.from_trace(prediction.trace, plan.workers)
     exposed = sum(each.exposed_us for each in found.values())
     assert exposed == pytest.approx(summary.waiting * summary.span_ns / 1e3)
     assert exposed > 0

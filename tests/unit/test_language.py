@@ -29,7 +29,7 @@ BARE_WORDS = """
     apart begun blank born bought broken brought busiest busy caught cheap cheapest chosen deep dense distinct done
     drawn driven early equal even exact fast faster fastest few fewer fewest finite first found frozen full giant
     given gone grown held hidden idle inner kept known large larger largest last late least left lent likely long
-    longer longest lost made many meant met most negative new odd old other outer own paid plain positive ready right
+    longer longest lost made many meant met most negative new odd of old other outer own paid plain positive ready right
     safe said same seen sent serial short shorter shortest shown shrunk single small smaller smallest sparse spent
     spinning spun stale stolen taken tall thin thrown told torn true understood uniform usual valid whole whose wide
     worn written wrong

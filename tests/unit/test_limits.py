@@ -175,7 +175,7 @@ def test_the_simulated_machine_has_the_workers_that_can_have_an_item() -> None:
     for workers, busy in ((1, 1), (2, 2), (3, 3), (99, 3), (2_000_000, 3)):
         for dispatch in il.Dispatch:
             plan = il.build(GRAPH, il.Schedule(workers, dispatch=dispatch))
-            assert Queues.of(plan, PERSISTENT).workers == Queues.of(plan, OP_BY_OP).workers == busy
+            assert Queues.from_plan(plan, PERSISTENT).workers == Queues.from_plan(plan, OP_BY_OP).workers == busy
 
 
 def test_idle_workers_change_no_prediction() -> None:

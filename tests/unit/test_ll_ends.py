@@ -117,7 +117,7 @@ def test_waits_are_selected_by_the_owners_of_all_their_semaphores() -> None:
     waits = Waits(np.r_[0, np.full(len(plan.items), 200)], first, count, stride, np.ones(200), np.zeros(200))
     plan = replace(plan, items=replace(plan.items, post=post), waits=waits)
     posters = {s: {*plan.items.op[post == s].tolist()} for s in range(plan.semaphores)}
-    owners, rows = WaitOwners.of(plan.waits, plan), np.arange(0, 200, 2)
+    owners, rows = WaitOwners.from_waits(plan.waits, plan), np.arange(0, 200, 2)
 
     def covers(row: int, ops: tuple[int, ...]) -> bool:
         awaited = [posters[first[row] + stride[row] * n] for n in range(count[row])]

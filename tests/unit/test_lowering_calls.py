@@ -26,7 +26,7 @@ SOURCES = Path(il.__file__).parent
 
 def test_an_executor_of_a_step_of_148_ops_takes_a_third_of_the_calls() -> None:
     """A third of the 1.55 million calls that it took before each op of a layer was looked at once for all layers."""
-    graph = Decode.of({}, True, "llama3.2-1b").build_graph(H200)
+    graph = Decode.from_fields({}, True, "llama3.2-1b").build_graph(H200)
     assert len(graph.ops) == 148
     proof = verify(il.autoplan(graph, H200))
     first = MegakernelExecutor(proof, il.RunOptions("meta"))  # caches the proof of the launched form
@@ -42,7 +42,7 @@ def test_an_executor_of_a_step_of_148_ops_takes_a_third_of_the_calls() -> None:
 )
 def test_data_cross_few_modules_from_a_proof_to_the_source(preset: str, m: int) -> None:
     """At most 30, counting by calls, besides the room ``graph``, which lowering enters through ``Dependencies``."""
-    graph = FeedForward.of({"m": m}, True, preset).build_graph(H200)
+    graph = FeedForward.from_fields({"m": m}, True, preset).build_graph(H200)
     proof = verify(il.autoplan(graph, H200, il.MegakernelExecutor))
     modules = set()
 

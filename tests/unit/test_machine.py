@@ -239,14 +239,14 @@ def test_costs_follow_from_what_accesses_missed() -> None:
     seen: set[int] = set()
     hit = np.array([u in seen or bool(seen.add(u)) for u in accesses.unit.tolist()])  # an endless cache
     nbytes = t.units.nbytes[accesses.unit]
-    c = Costs.of(plan, t.units, accesses, np.where(hit, 0, nbytes))
+    c = Costs.from_plan(plan, t.units, accesses, np.where(hit, 0, nbytes))
     # Units of 16 bytes. up (0, 0): x, w1 and hidden miss; up (0, 1): x hits, and is shared; down: hidden hits, w2 and y
     # miss.
     assert c.dram_bytes.tolist() == [40.0, 40.0, 48.0]
     assert c.l2_bytes.tolist() == [8.0, 8.0, 32.0]
     assert c.ahead_bytes.tolist() == [24.0, 24.0, 32.0]
     assert c.flops.tolist() == compute_item_flops(plan).tolist() == [16.0, 16.0, 32.0]
-    missed = Costs.of(plan, t.units, accesses, nbytes)
+    missed = Costs.from_plan(plan, t.units, accesses, nbytes)
     assert missed.ahead_bytes.tolist() == [32.0, 32.0, 32.0]  # hidden is produced, so it does not run ahead
 
 
@@ -340,7 +340,7 @@ def test_costs_equal_those_added_up_access_by_access(plan: Plan, random: Random)
         dram[item] += brought[at]
         ahead[item] += 0.0 if is_write or t.units.produced[unit] else brought[at]
         sums[item] += nbytes[at] if t.units.tensor[unit] == len(plan.graph.tensors) else 0.0
-    c = Costs.of(plan, t.units, accesses, np.array(missed, np.int64))
+    c = Costs.from_plan(plan, t.units, accesses, np.array(missed, np.int64))
     assert c.dram_bytes.tolist() == dram.tolist()
     assert c.ahead_bytes.tolist() == np.minimum(ahead, dram).tolist()
     assert c.l2_bytes.tolist() == np.maximum(moved - dram, 0.0).tolist()

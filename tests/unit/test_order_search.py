@@ -347,7 +347,7 @@ def test_states_that_differ_by_names_share_a_key_and_unpack_to_one_state(data: s
     for tiles, held in ((visited, units), (other.ravel(), renamed_units)):
         key, panels = np.zeros(shape.words, np.int64), np.zeros(rows + columns, np.int64)
         bits = sum(1 << i for i, v in enumerate(tiles.tolist()) if v)
-        make_key(shape, bits, 0, np.array(held), len(held), Scratch.of(shape), key, panels)
+        make_key(shape, bits, 0, np.array(held), len(held), Scratch.allocate(shape), key, panels)
         keys.append(key.tolist())
         back = np.zeros(capacity, np.int64)
         seen, progress, count = unpack(shape, key, back)

@@ -47,7 +47,7 @@ def test_parts_share_sums_under_lists_whatever_stands_before_the_products(norm: 
 @pytest.mark.parametrize("tokens", [1, 64, 4096])
 def test_experts_run_under_the_dispatch_that_their_tuning_names(tokens: int) -> None:
     """Hybrid is the fastest dispatch in 13 of 16 measured cases (``moe-h200.json``)."""
-    graph = MoE.of({"tokens": tokens}, True, "mixtral-8x7b").build_graph(il.H200)
+    graph = MoE.from_fields({"tokens": tokens}, True, "mixtral-8x7b").build_graph(il.H200)
     assert select_dispatch(graph, il.H200) is il.Dispatch.HYBRID
     assert il.autoplan(graph, il.H200, il.MegakernelExecutor).dispatch is il.Dispatch.HYBRID
 
@@ -55,7 +55,7 @@ def test_experts_run_under_the_dispatch_that_their_tuning_names(tokens: int) -> 
 @pytest.mark.parametrize(("m", "dispatch"), [(64, il.Dispatch.STATIC), (4096, il.Dispatch.TICKET)])
 def test_uneven_block_rows_are_claimed_where_workers_have_several(m: int, dispatch: il.Dispatch) -> None:
     """The rings hold a twentieth of the weight in either case."""
-    graph = BlockSparse.of({"m": m}, True, "zeros-95").build_graph(il.H200)
+    graph = BlockSparse.from_fields({"m": m}, True, "zeros-95").build_graph(il.H200)
     plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
     assert (plan.graph.ops[0].tiles > il.H200.sms, plan.dispatch) == (m == 4096, dispatch)
 
@@ -64,12 +64,12 @@ def test_what_is_under_way_is_less_where_ops_are_short() -> None:
     wide = FFNShape(12288, 6144, il.Activation.GELU_TANH, False)
     assert select_bytes_in_flight(ffn(1, wide), il.H200) == MANY  # 34 us an op
     assert select_bytes_in_flight(ffn(1, LARGE), il.H200) == MANY
-    for shape in (SMALL, replace(SMALL, norm=1e-5), FeedForward.of({}, True, "swiglu-tp8").shape):
+    for shape in (SMALL, replace(SMALL, norm=1e-5), FeedForward.from_fields({}, True, "swiglu-tp8").shape):
         assert select_bytes_in_flight(ffn(1, shape), il.H200) == share(il.H200) < MANY
-    step = Decode.of({"batch": 1, "layers": 2}, True, "llama3.2-1b").build_graph(il.H200)
+    step = Decode.from_fields({"batch": 1, "layers": 2}, True, "llama3.2-1b").build_graph(il.H200)
     assert select_bytes_in_flight(step, il.H200) == share(il.H200)
     # Where nothing is loaded ahead of waits by products there is nothing to hold back.
-    assert select_bytes_in_flight(RaggedAttention.of({}, gpu=False).build_graph(il.H200), il.H200) == MANY
+    assert select_bytes_in_flight(RaggedAttention.from_fields({}, gpu=False).build_graph(il.H200), il.H200) == MANY
 
 
 @pytest.mark.parametrize("shape", [LARGE, SMALL])
@@ -83,7 +83,7 @@ def test_everything_is_under_way_where_products_take_longer_than_weights(shape: 
         == il.H200.smem_bytes
     )
     # Fences between the ops of a chain wait for what is under way, however long its products take.
-    step = Decode.of({"batch": 512, "layers": 2}, True, "llama3.2-1b").build_graph(il.H200)
+    step = Decode.from_fields({"batch": 512, "layers": 2}, True, "llama3.2-1b").build_graph(il.H200)
     assert select_bytes_in_flight(step, il.H200) == share(il.H200)
 
 

@@ -207,13 +207,13 @@ def test_a_batch_is_no_prompt_of_one_sequence(model: ToyForCausalLM) -> None:
 
 
 def test_pads_are_those_that_the_model_declares(model: ToyForCausalLM, tmp_path: Path) -> None:
-    def of(**configs: Any) -> Padding:
+    def make_padding(**configs: Any) -> Padding:
         return Padding.from_model(SimpleNamespace(**configs), (2,))
 
     plain = SimpleNamespace(pad_token_id=7, bos_token_id=1)
-    assert of(config=plain) == Padding(7, 1, (2,))
-    assert of(config=plain, generation_config=SimpleNamespace(pad_token_id=8)) == Padding(8, 1, (2,))
-    assert of(config=SimpleNamespace(pad_token_id=-1.5)) == Padding(None, None, (2,))
+    assert make_padding(config=plain) == Padding(7, 1, (2,))
+    assert make_padding(config=plain, generation_config=SimpleNamespace(pad_token_id=8)) == Padding(8, 1, (2,))
+    assert make_padding(config=SimpleNamespace(pad_token_id=-1.5)) == Padding(None, None, (2,))
     small = dict(stored_names(ToyForCausalLM(dtype=torch.float32)))
     shape = replace(SHAPE)
     folder = write_folder(tmp_path / "folder", small, config(shape, pad_token_id=5, bos_token_id=4))

@@ -352,7 +352,7 @@ def test_workers_that_wait_read_what_an_h200_counted(name: str, tokens: int, ord
     rows = json.loads(MEASURED.read_text())["rows"]
     row = next(r for r in rows if (r["name"], r["m"], r["order"]) == (name, tokens, order))
     tiles = MatmulTile(128, 128 if name == "swiglu" else 256, 64), MatmulTile(128, 256, 64)
-    graph = ffn(tokens, FeedForward.of({}, True, name).shape, bf16, *tiles)
+    graph = ffn(tokens, FeedForward.from_fields({}, True, name).shape, bf16, *tiles)
     tiled = build(graph, Schedule(132, order=names.ORDERS.parse(order)))
     predicted = predict(tiled, H200, make_megakernel_mode(192 << 10)).traffic
     assert predicted.dram_read == pytest.approx(row["dram_read_bytes"], rel=0.03)

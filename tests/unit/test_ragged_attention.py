@@ -21,7 +21,7 @@ from interlace.workloads.ragged import Lengths, RaggedAttention, ragged_attentio
 
 from ..draws import EXAMPLES
 
-SMALL = RaggedAttention.of({"longest": 150}, gpu=False)
+SMALL = RaggedAttention.from_fields({"longest": 150}, gpu=False)
 
 
 def test_shares_of_three_sequences_are_those_of_the_example() -> None:
@@ -82,7 +82,9 @@ def test_ops_on_shares_take_what_fits_them() -> None:
 
 def test_lengths_are_as_they_are_named() -> None:
     def draw_lengths(kind: Lengths, draw: int = 0) -> list[int]:
-        return sorted(RaggedAttention.of({"lengths": kind, "longest": 6400, "draw": draw}, gpu=True).cached_lengths)
+        return sorted(
+            RaggedAttention.from_fields({"lengths": kind, "longest": 6400, "draw": draw}, gpu=True).cached_lengths
+        )
 
     assert draw_lengths(Lengths.GIANT)[-1] == 6400
     assert draw_lengths(Lengths.GIANT)[-2] <= 100
@@ -93,7 +95,7 @@ def test_lengths_are_as_they_are_named() -> None:
 
 def test_the_longest_share_is_a_part_of_the_work_whatever_the_lengths_are() -> None:
     """Where sequences are split alike the longest split is that of the longest sequence."""
-    problem = RaggedAttention.of({"lengths": Lengths.GIANT}, gpu=True)
+    problem = RaggedAttention.from_fields({"lengths": Lengths.GIANT}, gpu=True)
     table, *_ = build_share_table(problem.cached_lengths, problem.num_splits, BLOCK)
     most = (table[:, 2] - table[:, 1]).max()
     assert most <= sum(problem.cached_lengths) / problem.num_splits + 2 * BLOCK

@@ -43,7 +43,7 @@ def get_posted(table: DeviceTables, row: int) -> int:
 @given(plans())
 def test_groups_are_items_that_wait_for_the_same(plan: il.Plan) -> None:
     table = build_worker_tables(plan, [True] * len(plan.graph.ops), parts_wait=True)
-    ready, n = ReadyGroups.of(table), len(table.items)
+    ready, n = ReadyGroups.from_table(table), len(table.items)
     waits = [list_awaited(table, row) for row in range(n)]
     assert ready.first.tolist() == [row for row in range(n) if not waits[row]]
     seen = ready.first.tolist()
@@ -66,7 +66,7 @@ def test_groups_are_items_that_wait_for_the_same(plan: il.Plan) -> None:
 def test_every_item_comes_to_the_queue_once(plan: il.Plan) -> None:
     """Taken and posted one by one, as a run does."""
     table = build_worker_tables(plan, [True] * len(plan.graph.ops), parts_wait=True)
-    ready = ReadyGroups.of(table)
+    ready = ReadyGroups.from_table(table)
     queue, taken = ready.first.tolist(), []
     left, missing = ready.posts.copy(), ready.missing.copy()
     while queue:

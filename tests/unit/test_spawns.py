@@ -35,7 +35,7 @@ def inputs(seed: int) -> dict[str, np.ndarray]:
 
 
 def test_halves_are_spawned_by_their_interval_and_the_sum_runs_behind() -> None:
-    spawns = Spawns.of(plan())
+    spawns = Spawns.from_plan(plan())
     assert spawns.spawner.tolist() == [-1, *((n - 1) // 2 for n in range(1, 15)), -1]
     assert spawns.element.tolist() == [-1, *range(1, 15), -1]
     assert [spawns.children[n].tolist() for n in (0, 6, 7, 15)] == [[1, 2], [13, 14], [], []]
@@ -44,7 +44,7 @@ def test_halves_are_spawned_by_their_interval_and_the_sum_runs_behind() -> None:
 
 
 def test_a_graph_without_spawned_tiles_runs_before() -> None:
-    spawns = Spawns.of(plan(il.workloads.two_copies(64, 64, il.fp32)))
+    spawns = Spawns.from_plan(plan(il.workloads.two_copies(64, 64, il.fp32)))
     assert len(spawns.before) == spawns.capacity == len(spawns.spawner)
     assert not len(spawns.after)
 
@@ -96,7 +96,7 @@ def graph_of(when: il.DType = il.int32, writes: str = "flag", before: bool = Fal
 
 
 def test_what_spawns_nothing_and_what_leaves_more_than_zeros_is_refused() -> None:
-    spawns = Spawns.of(plan(graph_of()))
+    spawns = Spawns.from_plan(plan(graph_of()))
     assert spawns.spawner.tolist() == [-1, 0, 0]
     for graph, says in (
         (graph_of(il.fp32), "let each tile read one element of an int32 tensor"),
@@ -136,7 +136,7 @@ def test_a_tile_that_is_not_wanted_leaves_zeros_under_every_dispatch() -> None:
 def test_the_simulated_machine_takes_what_is_wanted_when_its_spawner_has_ended() -> None:
     made = plan(quadrature(6, 3, 16, 1e-5))
     run = il.ReferenceExecutor(made)
-    run.run(Quadrature.of({}, gpu=False).make_inputs(0))
+    run.run(Quadrature.from_fields({}, gpu=False).make_inputs(0))
     assert run.trace is not None
     base = made.compute_tile_base()
     ran = np.isin(base[made.items.op] + made.items.tile, base[run.trace.op] + run.trace.tile)
@@ -146,7 +146,7 @@ def test_the_simulated_machine_takes_what_is_wanted_when_its_spawner_has_ended()
     assert (len(all_.op), len(some.op)) == (64, int(ran.sum()))
     assert some.span_ns < all_.span_ns / 2
     of_item = dict(zip(np.flatnonzero(ran).tolist(), range(len(some.op)), strict=True))
-    spawner = Spawns.of(made).spawner
+    spawner = Spawns.from_plan(made).spawner
     for item, row in of_item.items():
         if spawner[item] >= 0:
             assert some.start_ns[row] >= some.end_ns[of_item[int(spawner[item])]] - il.H200.latencies.post_ns
@@ -214,7 +214,7 @@ def test_who_waits_for_an_item_behind_is_behind_too() -> None:
         outputs=("c", "d"),
     )
     made = plan(graph)
-    spawns = Spawns.of(made)
+    spawns = Spawns.from_plan(made)
     names = [[made.graph.ops[int(made.items.op[i])].name for i in some] for some in (spawns.before, spawns.after)]
     assert names == [["says", "free", "free"], ["first", "first", "second", "second", "third", "third"]]
     with pytest.raises(SpawnError, match=r"op 'leaf', tile \(0\) is spawned by op 'third', tile \(0\)"):
@@ -228,8 +228,8 @@ def test_the_last_writer_of_an_element_spawns() -> None:
         outputs=("value",),
     )
     again = replace(graph.ops[0], name="again")
-    once = Spawns.of(plan(graph))
-    twice = Spawns.of(plan(replace(graph, ops=(graph.ops[0], again, graph.ops[1]))))
+    once = Spawns.from_plan(plan(graph))
+    twice = Spawns.from_plan(plan(replace(graph, ops=(graph.ops[0], again, graph.ops[1]))))
     assert once.spawner.tolist() == [-1, 0, 0]
     assert twice.spawner.tolist() == [-1, -1, 1, 1]
     assert twice.children[0].tolist() == []
@@ -282,7 +282,7 @@ def test_a_spawned_item_may_wait_for_all_that_it_is_descended_from() -> None:
         copies("reads", "more", "out", when="third"),
         outputs=("out",),
     )
-    spawns = Spawns.of(plan(graph))
+    spawns = Spawns.from_plan(plan(graph))
     assert spawns.spawner.tolist() == [-1, 0, 0, 1, 2, 3, 4]
     assert il.verify(plan(graph)).in_sequence
 
@@ -301,7 +301,7 @@ def test_numbers_of_semaphores_do_not_matter() -> None:
     turned = replace(made, items=replace(items, post=post), waits=replace(waits, first=first))
     il.verify(turned)
     assert 0 in turned.items.post[turned.items.op == 1]
-    one, other = Spawns.of(made), Spawns.of(turned)
+    one, other = Spawns.from_plan(made), Spawns.from_plan(turned)
     assert (one.before.tolist(), one.after.tolist()) == ([0], [3])
     assert (other.before.tolist(), other.after.tolist()) == ([0], [3])
 

@@ -55,7 +55,7 @@ def find_ordered(made: Streams) -> list[tuple[int, int]]:
 
 def test_the_example_of_the_module() -> None:
     before = [set(), set(), {0}, {0, 1, 2}, {1}]
-    made = Streams.of(before, [1.0] * 5, 8)
+    made = Streams.from_predecessors(before, [1.0] * 5, 8)
     assert find_chains(before) == [[0, 2, 3], [1, 4]]
     assert made.stream == (0, 1, 0, 0, 1)
     assert made.after == ((), (), (0,), (1, 2), (1,))
@@ -83,7 +83,7 @@ def test_chains_are_fewest_and_hold_each_op_once(before: Before) -> None:
 def test_streams_and_the_fewest_events_keep_every_dependency(before: Before, most: int, data: st.DataObject) -> None:
     n = len(before)
     weights = data.draw(st.lists(st.floats(0, 9), min_size=n, max_size=n))
-    made = Streams.of(before, weights, most)
+    made = Streams.from_predecessors(before, weights, most)
     assert made.count == min(most, len(find_chains(before)))
     order = find_reachable(find_ordered(made), n)
     assert find_needed(before) <= order
@@ -113,7 +113,7 @@ def test_urgency_ranks_streams_by_the_longest_path_through_their_ops(
     before: Before, most: int, data: st.DataObject
 ) -> None:
     weights = [float(data.draw(st.integers(1, 9))) for _ in before]
-    made = Streams.of(before, weights, most)
+    made = Streams.from_predecessors(before, weights, most)
     longest = [0.0] * made.count
     for path in paths(before):
         length = sum(weights[v] for v in path)
@@ -127,17 +127,17 @@ def test_urgency_ranks_streams_by_the_longest_path_through_their_ops(
 
 
 def test_as_many_chains_as_streams_keep_their_numbers() -> None:
-    assert Streams.of([set(), set(), set()], [1.0, 2.0, 3.0], 3).stream == (0, 1, 2)
-    assert Streams.of([set(), set(), set()], [1.0, 2.0, 3.0], 2).stream == (1, 1, 0)
+    assert Streams.from_predecessors([set(), set(), set()], [1.0, 2.0, 3.0], 3).stream == (0, 1, 2)
+    assert Streams.from_predecessors([set(), set(), set()], [1.0, 2.0, 3.0], 2).stream == (1, 1, 0)
 
 
 def test_a_graph_without_ops_has_no_streams() -> None:
-    assert Streams.of([], [], 1) == Streams((), (), ())
+    assert Streams.from_predecessors([], [], 1) == Streams((), (), ())
     assert Streams((), ()).compute_priorities(0, -5) == ()
 
 
 def test_independent_ops_are_spread_by_weight() -> None:
-    made = Streams.of([()] * 8, [5.0, 1.0, 1.0, 1.0, 4.0, 1.0, 1.0, 1.0], 3)
+    made = Streams.from_predecessors([()] * 8, [5.0, 1.0, 1.0, 1.0, 4.0, 1.0, 1.0, 1.0], 3)
     loads = [sum(w for s, w in zip(made.stream, [5, 1, 1, 1, 4, 1, 1, 1], strict=True) if s == n) for n in range(3)]
     assert sorted(loads) == [5, 5, 5]
     assert made.awaited_ops == ((),) * 8
@@ -149,7 +149,7 @@ def test_a_graph_tells_which_ops_come_before_which() -> None:
     assert [op.name for op in graph.ops] == ["gate", "up", "mul", "down"]
     before = find_predecessors(graph)
     assert before == (frozenset(), frozenset(), {0, 1}, {2})
-    assert Streams.of(before, [1.0] * 4, 8).stream in ((0, 1, 0, 0), (0, 1, 1, 1))
+    assert Streams.from_predecessors(before, [1.0] * 4, 8).stream in ((0, 1, 0, 0), (0, 1, 1, 1))
 
 
 @settings(EXAMPLES, max_examples=100)
@@ -206,4 +206,4 @@ def test_thousand_ops_of_a_deep_graph_take_one_look_each() -> None:
 )
 def test_what_makes_no_streams_is_refused(before: list, weights: list[float], most: int, message: str) -> None:
     with pytest.raises(GraphError, match=message):
-        Streams.of(before, weights, most)
+        Streams.from_predecessors(before, weights, most)

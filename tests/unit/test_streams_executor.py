@@ -103,7 +103,7 @@ class Launch:
 @given(dags(12))
 def test_launches_follow_what_they_depend_on_and_runs_follow_each_other(before: Before) -> None:
     n, cuda = len(before), Cuda()
-    made = Streams.of(before, [1.0] * n, 3)
+    made = Streams.from_predecessors(before, [1.0] * n, 3)
     fork = StreamFork(cuda, made)
     main = cuda.now
     for run in range(2):
@@ -141,7 +141,7 @@ def test_what_does_not_depend_on_each_other_is_not_ordered() -> None:
 def test_the_critical_path_comes_first(device: tuple[int, int], priorities: list[int]) -> None:
     """Ops 0 - 4 - 5 take 9, 1 - 5 take 8, 2 takes 5 and 3 takes 1."""
     before: Before = [set(), set(), set(), set(), {0}, {1, 4}]
-    made = Streams.of(before, [2, 5, 5, 1, 4, 3], 8)
+    made = Streams.from_predecessors(before, [2, 5, 5, 1, 4, 3], 8)
     cuda = Cuda(range=device)
     fork = StreamFork(cuda, made)
     assert [fork._streams[made.stream[op]].priority for op in range(4)] == priorities
@@ -149,7 +149,7 @@ def test_the_critical_path_comes_first(device: tuple[int, int], priorities: list
 
 
 def test_ops_that_take_as_long_as_each_other_have_no_priority() -> None:
-    made = Streams.of([set()] * 20, [0.1 + 0.2, 0.3] * 10, 8)
+    made = Streams.from_predecessors([set()] * 20, [0.1 + 0.2, 0.3] * 10, 8)
     assert made.urgency == (0,) * 8
     assert made.compute_priorities(0, -5) == (0,) * 8
     assert Streams((0, 1), ((), ())).compute_priorities(0, -5) == (0, 0)

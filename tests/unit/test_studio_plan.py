@@ -40,7 +40,7 @@ def without_first_wait(plan: il.Plan) -> il.Plan:
 def test_columns_are_those_of_the_plan_on_the_simulated_machine() -> None:
     plan = build_small(il.RowSync())
     trace = predict(plan, il.H200).trace
-    shown = PlanView.of(plan).to_data()
+    shown = PlanView.from_plan(plan).to_data()
     assert (shown["op"], shown["tile"]) == (plan.items.op.tolist(), plan.items.tile.tolist())
     assert shown["worker"] == trace.worker.tolist()
     assert shown["end"] == (trace.end_ns - trace.wait_ns.min()).tolist()
@@ -52,7 +52,7 @@ def test_columns_are_those_of_the_plan_on_the_simulated_machine() -> None:
 @pytest.mark.parametrize(("policy", "awaited"), [(il.RowSync(), 1), (il.TileSync(), 2), (il.KernelSync(), 1)])
 def test_an_item_tells_who_posts_what_it_waits_for_and_who_waits_for_it(policy: il.SyncPolicy, awaited: int) -> None:
     plan = build_small(policy)
-    view = PlanView.of(plan)
+    view = PlanView.from_plan(plan)
     last = len(plan.items) - 1
     found = view.describe_item({"item": last})
     assert found["name"] == plan.format_item(last)
@@ -71,12 +71,12 @@ def test_an_item_tells_who_posts_what_it_waits_for_and_who_waits_for_it(policy: 
 
 def test_a_plan_that_may_not_run_is_shown_with_what_is_wrong() -> None:
     broken = without_first_wait(build_small(il.TileSync()))
-    shown = PlanView.of(broken).to_data()
+    shown = PlanView.from_plan(broken).to_data()
     assert not shown["proved"]
     assert shown["proof"].startswith("CoverageError: op 'second', tile (0, 0) reads y[0:16, 0:32]")
     assert len(shown["end"]) == len(broken.items)
     plan = build_small(il.TileSync())
-    stuck = PlanView.of(replace(plan, waits=replace(plan.waits, threshold=plan.waits.threshold + 1)))
+    stuck = PlanView.from_plan(replace(plan, waits=replace(plan.waits, threshold=plan.waits.threshold + 1)))
     assert stuck.proof.startswith("ThresholdError")
     assert (stuck.trace, "worker" in stuck.to_data()) == (None, False)
     assert stuck.why
@@ -85,11 +85,11 @@ def test_a_plan_that_may_not_run_is_shown_with_what_is_wrong() -> None:
 def test_what_cannot_be_drawn_is_refused() -> None:
     plan = build_small(il.TileSync())
     with pytest.raises(PlanError, match="item 0 names op 9"):
-        PlanView.of(replace(plan, items=replace(plan.items, op=plan.items.op + 9)))
+        PlanView.from_plan(replace(plan, items=replace(plan.items, op=plan.items.op + 9)))
     many = il.build(il.workloads.one_matmul(8192, 8192, 16, tile=il.MatmulTile(16, 16, 16)), il.Schedule(8))
     with pytest.raises(StudioError, match="a plan of 262144 items; the page draws 65536"):
-        PlanView.of(many)
-    view = PlanView.of(plan)
+        PlanView.from_plan(many)
+    view = PlanView.from_plan(plan)
     for item in (-1, len(plan.items), "0", None, True):
         with pytest.raises(StudioError, match="item is"):
             view.describe_item({"item": item})
@@ -145,7 +145,7 @@ def faulty() -> dict[str, il.Plan]:
 def test_a_fault_of_each_kind_says_where_it_is(
     kind: str, items: list[str], producers: list[str], tile: tuple[int, int] | None
 ) -> None:
-    view = PlanView.of(faulty()[kind])
+    view = PlanView.from_plan(faulty()[kind])
     shown = view.to_data()
     fault = shown["fault"]
     assert (fault["kind"], shown["proved"]) == (kind.partition(",")[0], False)
@@ -156,16 +156,16 @@ def test_a_fault_of_each_kind_says_where_it_is(
 
 
 def test_items_that_wait_for_each_other_are_all_named() -> None:
-    fault = PlanView.of(faulty()["DeadlockError, static"]).to_data()["fault"]
+    fault = PlanView.from_plan(faulty()["DeadlockError, static"]).to_data()["fault"]
     assert (fault["kind"], len(fault["items"]["items"])) == ("DeadlockError", 20)
-    assert PlanView.of(build_small(il.TileSync())).to_data()["fault"] is None
+    assert PlanView.from_plan(build_small(il.TileSync())).to_data()["fault"] is None
 
 
 @pytest.mark.parametrize("kind", WORKLOADS, ids=lambda kind: kind.name)
 def test_plans_and_traces_of_every_workload_are_shown(kind: type[il.workloads.Workload]) -> None:
-    graph = kind.of({}, False).build_graph(il.CPU)
+    graph = kind.from_fields({}, False).build_graph(il.CPU)
     plan = il.build(graph, il.Schedule(4))
-    view = PlanView.of(plan)
+    view = PlanView.from_plan(plan)
     shown = view.to_data()
     assert (shown["proved"], len(shown["op"]), len(shown["end"])) == (True, len(plan.items), len(plan.items))
     for item in (0, len(plan.items) - 1):

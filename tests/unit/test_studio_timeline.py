@@ -64,7 +64,7 @@ def test_a_plan_simulated_is_the_same_after_a_round_trip() -> None:
     for name in ("op", "worker", "sm", "wait_ns", "start_ns", "end_ns"):
         moved = trace.wait_ns.min() if name.endswith("_ns") else 0
         np.testing.assert_array_equal(getattr(read.trace, name), getattr(trace, name) - moved)
-    assert Summary.of(read.trace, 3) == Summary.of(trace, 3)
+    assert Summary.from_trace(read.trace, 3) == Summary.from_trace(trace, 3)
 
 
 def test_blocks_that_come_and_go_are_on_lanes_of_their_sm() -> None:

@@ -108,7 +108,7 @@ def test_equal_tilings_are_listed_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [PLAIN, GATED, *(FeedForward.of({}, True, name).shape for name in FeedForward.record)], ids=str
+    "shape", [PLAIN, GATED, *(FeedForward.from_fields({}, True, name).shape for name in FeedForward.record)], ids=str
 )
 def test_default_tilings_make_a_launch_and_fit_the_tokens(shape: FFNShape) -> None:
     for m in (1, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 1024, 4096):

@@ -148,7 +148,7 @@ def test_causal_reads_grow_tile_by_tile() -> None:
 def test_a_unit_is_a_cell_between_cuts() -> None:
     def partition(*inner: tuple[int, ...]) -> Partition:
         bounds = [[np.array(cuts, np.int64)] for cuts in inner]
-        return Partition.of(Tensor("t", (2, 4, 6), fp32), bounds)
+        return Partition.from_bounds(Tensor("t", (2, 4, 6), fp32), bounds)
 
     assert partition((), (), ()).grid == (1, 1, 1)
     assert partition((1,), (), ()).grid == (2, 1, 1)

@@ -38,9 +38,9 @@ from interlace.workloads import MODELS, FeedForward, FFNShape, TwoMatmuls, Workl
 from ..ring import Ring
 from .gpus import FakeProblem, ffn_of, on_a100, on_h200
 
-RELU = FeedForward.of({}, True, "relu").shape
+RELU = FeedForward.from_fields({}, True, "relu").shape
 CASES = [
-    (FeedForward.of({}, True, name).shape, m)
+    (FeedForward.from_fields({}, True, name).shape, m)
     for name, m in (("relu", 16), ("relu", 128), ("swiglu", 64), ("relu", 1024))
 ]
 SMALL = FFNShape(256, 512, Activation.RELU, False)
@@ -74,7 +74,7 @@ def survives_json(case: TuningCase, schedule: Schedule) -> bool:
 @pytest.mark.parametrize("name", FeedForward.record)
 def test_candidates_are_a_bounded_set_that_makes_launches_with_the_default_first(name: str) -> None:
     for m in FeedForward.record[name].sizes[::2]:  # neighbours are tiled much alike
-        case = on_h200(m, FeedForward.of({}, True, name).shape)
+        case = on_h200(m, FeedForward.from_fields({}, True, name).shape)
         found = list_schedules(case)
         assert found[0] == case.default_schedule
         assert len(set(found)) == len(found)
@@ -337,7 +337,7 @@ def test_the_library_counts_where_it_is_ahead_back_to_back_or_in_a_layer(
 
     monkeypatch.setattr(searching, "BenchProblem", fake_gpu)
     monkeypatch.setattr(searching, "time_rounds", rounds)
-    case = TuningCase.of(workload, H200)
+    case = TuningCase.from_workload(workload, H200)
     assert measure_speedup(workload, H200, case.default_schedule) == ratio  # type: ignore[arg-type]
     assert len(contests) == (workload.layer_ports is None)
 

@@ -88,7 +88,7 @@ def test_a_part_whose_sums_come_late_names_what_the_tile_waits_for() -> None:
 
 @pytest.mark.parametrize("dispatch", [Dispatch.STATIC, Dispatch.QUEUE])
 def test_a_tile_that_runs_when_data_want_it_is_named_where_it_posts_in_any_case(dispatch: Dispatch) -> None:
-    plan = build(Quadrature.of({}, gpu=False).build_graph(CPU), Schedule(4, dispatch=dispatch))
+    plan = build(Quadrature.from_fields({}, gpu=False).build_graph(CPU), Schedule(4, dispatch=dispatch))
     lost, waiting, ready = item_at(plan, "level3", 0), item_at(plan, "level4", 0), item_at(plan, "level5", 31)
     done = np.where(plan.items.post >= 0, 1, 0)
     done[lost] = 0

@@ -43,7 +43,7 @@ each = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 @each
 def test_the_graph_in_tiles_computes_what_is_dense(kind: type[Workload]) -> None:
-    problem = kind.of({kind.size: 33}, gpu=False)
+    problem = kind.from_fields({kind.size: 33}, gpu=False)
     inputs = problem.make_inputs(0)
     right = problem.run_dense(np, {name: value.astype(np.float64) for name, value in inputs.items()})
     for tile in (None, TileShape(32, 32, 16)):
@@ -57,7 +57,7 @@ def test_the_graph_in_tiles_computes_what_is_dense(kind: type[Workload]) -> None
 @each
 def test_the_dense_meaning_is_the_same_in_torch_and_is_traced_whole(kind: type[Workload]) -> None:
     torch = pytest.importorskip("torch")
-    problem = kind.of({}, gpu=False)
+    problem = kind.from_fields({}, gpu=False)
     inputs = {name: value.astype(np.float64) for name, value in problem.make_inputs(0).items()}
     right = problem.run_dense(np, inputs)
     tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
@@ -75,22 +75,25 @@ def test_every_field_is_an_option_and_every_preset_a_problem(kind: type[Workload
     assert {kind.cpu_preset, kind.gpu_preset} | set(kind.record) <= set(kind.presets)
     for gpu in (False, True):
         for name in kind.presets:
-            problem = kind.of({}, gpu, name)
+            problem = kind.from_fields({}, gpu, name)
             graph = problem.build_graph(H200)
             assert set(problem.weights) & set(graph.inputs)
             assert problem.to_data().keys() == {"name", *fields}
             json.dumps(problem.to_data())
-            assert kind.of({n: getattr(problem, n) for n in fields if getattr(problem, n) is not None}, gpu) == problem
+            assert (
+                kind.from_fields({n: getattr(problem, n) for n in fields if getattr(problem, n) is not None}, gpu)
+                == problem
+            )
 
 
 def test_fields_that_are_given_stand_before_the_preset_and_the_preset_before_the_default() -> None:
-    assert FeedForward.of({}, gpu=False) == FeedForward(384, 1536, 16)
-    assert FeedForward.of({}, gpu=True).shape == workloads.MODELS["llama3-8b"]
-    found = FeedForward.of({"ffn": 256, "dtype": fp16}, gpu=True, preset="minilm")
+    assert FeedForward.from_fields({}, gpu=False) == FeedForward(384, 1536, 16)
+    assert FeedForward.from_fields({}, gpu=True).shape == workloads.MODELS["llama3-8b"]
+    found = FeedForward.from_fields({"ffn": 256, "dtype": fp16}, gpu=True, preset="minilm")
     assert found == FeedForward(384, 256, 16, dtype=fp16)
-    gated = FeedForward.of({"gated": True}, gpu=False)
+    gated = FeedForward.from_fields({"gated": True}, gpu=False)
     assert (gated.gated, gated.activation) == (True, Activation.SILU)
-    plain = FeedForward.of({"gated": False}, gpu=True)
+    plain = FeedForward.from_fields({"gated": False}, gpu=True)
     assert (plain.gated, plain.activation) == (False, Activation.SILU)
 
 
@@ -125,7 +128,7 @@ def test_what_is_no_problem_says_so(
     kind: type[Workload], given: dict[str, Any], preset: str | None, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        kind.of(given, False, preset)
+        kind.from_fields(given, False, preset)
 
 
 def test_a_field_without_an_option_or_a_value_is_named() -> None:
@@ -137,7 +140,7 @@ def test_a_field_without_an_option_or_a_value_is_named() -> None:
         list_options(Bare)
     part = type("Part", (TwoCopies,), {"presets": {"small": {"m": 3}}})
     with pytest.raises(ArgumentError, match="preset 'small' of workload 'two-copies' has no n; give it"):
-        part.of({}, False, "small")
+        part.from_fields({}, False, "small")
 
 
 def test_a_cpu_of_any_name_has_the_tiles_of_a_cpu() -> None:

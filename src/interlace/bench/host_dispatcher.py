@@ -44,7 +44,7 @@ class HostDispatchedExecutor(MegakernelExecutor):
         """Enqueue a run as every executor does; the first call starts the thread."""
         if self._thread is None:
             self._closed = np.zeros(2, np.int64)  # flags: end requested, thread is serving
-            ready = ReadyGroups.of(self._table)
+            ready = ReadyGroups.from_table(self._table)
             groups = ready.wakes.ptr, ready.wakes.values, ready.rows.ptr, ready.rows.values, ready.missing
             boxes = self._heads.numpy()
             given = boxes, self._table.workers, len(self.plan.items), ready.first, ready.posts, *groups, self._closed

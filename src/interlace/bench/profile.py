@@ -94,7 +94,7 @@ class ProfileRun:
     schedule: Schedule
 
     @staticmethod
-    def of(workload: Workload, device: DeviceSpec) -> ProfileRun:
+    def from_workload(workload: Workload, device: DeviceSpec) -> ProfileRun:
         """Return the run of a workload by the fastest executor, under its tuned schedule or the default."""
         graph = workload.build_graph(device)
         executor = select_executor(graph, device)
@@ -162,7 +162,7 @@ def profile(
         ProfilerError: ``ncu`` is missing or may not read counters, or the runs failed.
     """
     find_ncu()  # fail before any time is spent
-    runs = [ProfileRun.of(workload, device) for workload in workloads]
+    runs = [ProfileRun.from_workload(workload, device) for workload in workloads]
     for left in compile_launches([run.make_executor for run in runs]):
         progress("compiling", len(runs) - left, len(runs))
     progress("counting", 0, 1)

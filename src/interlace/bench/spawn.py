@@ -66,7 +66,7 @@ def measure_rows(device: DeviceSpec, measure: bool, problem: Quadrature | None =
     """
     from interlace.sim.machine import Costs, compute_item_flops, simulate
 
-    problem = Quadrature.of({}, gpu=True) if problem is None else problem
+    problem = Quadrature.from_fields({}, gpu=True) if problem is None else problem
     graph, wanted = problem.build_graph(device), problem.find_wanted_intervals(_SEED)
     if MegakernelExecutor.fallback_reason(graph, device) is not None:
         return []

@@ -34,7 +34,7 @@ class Timing:
     p80_us: float
 
     @staticmethod
-    def of(samples_us: Sequence[float]) -> Timing:
+    def from_samples(samples_us: Sequence[float]) -> Timing:
         """Return the percentiles of samples."""
         p20, median, p80 = np.percentile(samples_us, (20, 50, 80))
         return Timing(float(median), float(p20), float(p80))
@@ -61,7 +61,7 @@ class Rounds:
     @property
     def times(self) -> dict[str, Timing]:
         """Timing of the reported rounds, by variant."""
-        return {name: Timing.of(samples) for name, samples in self.reported.items()}
+        return {name: Timing.from_samples(samples) for name, samples in self.reported.items()}
 
     def find_fastest(self, names: Iterable[str]) -> str:
         """Return the fastest of some variants, by the rounds to pick by."""
@@ -107,7 +107,7 @@ def time_medians(functions: Mapping[str, Callable[[], None]], repeats: int = 20,
         calls: runs per function call.
     """
     samples, _ = _collect_samples_us(functions, repeats, repeats, calls)
-    return {name: Timing.of(values) for name, values in samples.items()}
+    return {name: Timing.from_samples(values) for name, values in samples.items()}
 
 
 def _collect_samples_us(

@@ -66,7 +66,7 @@ def register(app: typer.Typer) -> None:
                 _ = told.search_result.proof  # while the bar is shown
         told = replace(told, reasons=(*reasons, *told.reasons))
         fastest = PredictedRun(best.config.names, best.search_result.best.prediction, best.config.mode, machine.spec)
-        found = [fastest, *(PredictedRun.of(entry, machine.spec) for entry in entries[1:])]
+        found = [fastest, *(PredictedRun.from_config(entry, machine.spec) for entry in entries[1:])]
         if json is not None:
             save_json(json, _to_data(told, found))
         _show(f"{task.title}, planned for {machine.spec.name}", told, found)

@@ -50,7 +50,7 @@ class PredictedRun:
     excerpt: Excerpt | None = None
 
     @staticmethod
-    def of(entry: RankedConfig, device: DeviceSpec) -> PredictedRun:
+    def from_config(entry: RankedConfig, device: DeviceSpec) -> PredictedRun:
         """Return the prediction of a planner's result."""
         return PredictedRun(
             entry.config.names, entry.best.prediction, entry.config.mode, device, entry.best.planner.excerpt

@@ -66,7 +66,7 @@ class RunProblem:
         given |= {"workers": common.workers}
         made: dict[object, Proof] = {}
 
-        def of(executor: type[Executor]) -> Proof:
+        def prove(executor: type[Executor]) -> Proof:
             dispatch = common.dispatch if common.dispatch in executor.dispatches else executor.dispatches[0]
             executor.check(self.graph, spec)
             schedule = common
@@ -79,7 +79,7 @@ class RunProblem:
                 made[key] = prove_schedule(self.graph, replace(schedule, **{**given, "dispatch": dispatch}))
             return made[key]
 
-        return of
+        return prove
 
 
 def _collect_values(options: ScheduleOptions) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class DeviceRunner(Runner):
             end.record()
             end.synchronize()
             samples.append(begin.elapsed_time(end) * 1e3)
-        return Timing.of(samples)
+        return Timing.from_samples(samples)
 
     def trace(self) -> Trace:
         executor = self._make(RunOptions(device=self._machine.device_name, trace=True))
@@ -250,4 +250,4 @@ def _time_wall_clock(run: Callable[[], None]) -> Timing:
             begin = time.perf_counter_ns()
             run()
             samples.append((time.perf_counter_ns() - begin) * 1e-3)
-    return Timing.of(samples)
+    return Timing.from_samples(samples)

@@ -78,7 +78,7 @@ def _simulate_plan(path: Path, device: DeviceSpec) -> Timeline:
     """Return the timeline of a plan on the simulated machine."""
     plan = load_plan(path)
     with convert_to_bad_input(), show_spinner("simulating"):
-        view = PlanView.of(plan, device)
+        view = PlanView.from_plan(plan, device)
     if view.trace is None:
         raise BadInput(f"{str(path)!r}: no times can be predicted: {view.why}")
     grids = [op.grid for op in plan.graph.ops]

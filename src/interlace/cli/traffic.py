@@ -71,7 +71,7 @@ def register(app: typer.Typer) -> None:
             raise BadInput("--plot draws the orders of --sweep; pass --sweep too")
         if plot is not None:
             traffic_plot.check_installed()
-        study = Study.of(work.build_workload(gpu=True), options)
+        study = Study.from_workload(work.build_workload(gpu=True), options)
         with convert_to_bad_input():
             if sweep:
                 found = _sweep(study)

@@ -79,7 +79,7 @@ class Study:
     options: CacheOptions
 
     @staticmethod
-    def of(workload: Workload, options: CacheOptions) -> Study:
+    def from_workload(workload: Workload, options: CacheOptions) -> Study:
         """Return the workload in the tiles of the options, or by default in tiles that suit a GPU.
 
         Raises:

@@ -55,7 +55,7 @@ class Selection:
             BadInput: there is no such workload.
         """
         with convert_to_bad_input():
-            return self.kind.of({**self.given_fields, **fields}, gpu, self.preset)
+            return self.kind.from_fields({**self.given_fields, **fields}, gpu, self.preset)
 
     def build_sizes(self, preset: str | None, gpu: bool, sizes: Sequence[int]) -> list[Workload]:
         """Return the workload of a preset in several sizes, each once.

@@ -184,7 +184,7 @@ class MegakernelExecutor(DeviceExecutor):
         heads = self._dispatch.count_heads(self._table.workers, len(rows) - 1)
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
         self._words = self.lowered.ll_edges.allocate_words(torch, self._device)
-        self._memory = QueueMemory.of(self.plan, self._table, self.lowered.spawning, torch, self._device)
+        self._memory = QueueMemory.allocate(self.plan, self._table, self.lowered.spawning, torch, self._device)
         self._workspace.view(torch.uint8).fill_(EMPTY_BYTE)  # every run restores this, unless a wait fails
 
     def _reset(self) -> None:

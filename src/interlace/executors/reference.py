@@ -236,7 +236,7 @@ class ReferenceExecutor(Executor):
 
     def _reset_spawns(self) -> None:
         """Set up the spawn queue and clear what items that never run would write."""
-        self._spawns = Spawns.of(self.plan) if self.plan.dispatch is Dispatch.SPAWN else None
+        self._spawns = Spawns.from_plan(self.plan) if self.plan.dispatch is Dispatch.SPAWN else None
         if self._spawns is None:
             return
         self._queued = deque(self._spawns.before.tolist())

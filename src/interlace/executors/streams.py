@@ -108,7 +108,7 @@ def assign_streams(graph: Graph, device: DeviceSpec) -> Streams:
         computing = op.flops * op.tiles / device.flops_per_s(graph.find_compute_dtype(op)) if touched else 0.0
         return max(computing, sum(tensor.nbytes for tensor in touched) / device.dram_bytes_per_s)
 
-    return Streams.of(find_predecessors(graph), [seconds(o) for o in range(len(graph.ops))], MAX_STREAMS)
+    return Streams.from_predecessors(find_predecessors(graph), [seconds(o) for o in range(len(graph.ops))], MAX_STREAMS)
 
 
 def check_streams(graph: Graph, streams: Streams) -> None:

@@ -45,7 +45,7 @@ class CooperativeFixup:
     waits: Waits
 
     @staticmethod
-    def of(proof: Proof, able: Sequence[bool]) -> CooperativeFixup:
+    def from_proof(proof: Proof, able: Sequence[bool]) -> CooperativeFixup:
         """Select the ops with cooperative fix-up in a plan, given which ops of its launch support it."""
         plan, found = proof.plan, set()
         if plan.dispatch is Dispatch.STATIC and proof.in_sequence and any(able):

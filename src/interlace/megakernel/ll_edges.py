@@ -85,7 +85,7 @@ class LLEdges:
         """Return the waits that remain: polls replace some; waits for an op in ``end_pollers`` move to its poller."""
         if not self.ops:
             return waits
-        owners = WaitOwners.of(waits, plan)
+        owners = WaitOwners.from_waits(waits, plan)
         keep = ~self._mask_polled_waits(waits, plan, owners)
         first, count, stride, threshold = (
             column.copy() for column in (waits.first, waits.count, waits.stride, waits.threshold)
@@ -116,7 +116,7 @@ class LLEdges:
             return LLHandOffs.without_ll(plan)
         posts = self.compute_posts(self.drop_polled_waits(plan.waits, plan), plan)
         return LLHandOffs(
-            self._mask_polled_waits(plan.waits, plan, WaitOwners.of(plan.waits, plan)),
+            self._mask_polled_waits(plan.waits, plan, WaitOwners.from_waits(plan.waits, plan)),
             (plan.items.post >= 0) & (posts < 0),
         )
 
@@ -151,7 +151,7 @@ class WaitOwners:
     most: Ints
 
     @classmethod
-    def of(cls, waits: Waits, plan: Plan) -> WaitOwners:
+    def from_waits(cls, waits: Waits, plan: Plan) -> WaitOwners:
         """Return the owners of some waits for semaphores of a plan."""
         owner, ranges = _find_semaphore_owners(plan), (waits.first, waits.count, waits.stride)
         return cls(waits, owner, fold(np.minimum, owner, *ranges), fold(np.maximum, owner, *ranges))

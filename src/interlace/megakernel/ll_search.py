@@ -258,7 +258,7 @@ class _Search:
 
     @cached_property
     def _owners(self) -> WaitOwners:
-        return WaitOwners.of(self.plan.waits, self.plan)
+        return WaitOwners.from_waits(self.plan.waits, self.plan)
 
     @cached_property
     def _wait_item(self) -> Ints:

@@ -102,7 +102,7 @@ def lower(proof: Proof, device: DeviceSpec, options: RunOptions) -> LoweredGraph
     """
     plan, graph = proof.plan, proof.plan.graph
     declared = get_graph_bodies(graph)
-    fixup = CooperativeFixup.of(proof, find_cooperative_ops(graph, count_parts(plan)))
+    fixup = CooperativeFixup.from_proof(proof, find_cooperative_ops(graph, count_parts(plan)))
     ll_edges = prove_ll(plan, declared.bodies, options)
     chunked = [body.loads.is_chunked for body in declared.bodies]
     tables = build_worker_tables(plan, chunked, parts_wait=True, cooperative=fixup, ll_edges=ll_edges)
@@ -112,7 +112,7 @@ def lower(proof: Proof, device: DeviceSpec, options: RunOptions) -> LoweredGraph
         check_clusters(plan, tables, options.cluster)
         ops = cluster_ops(ops, graph, options.cluster)
     tables.items["code"] = np.array(number_codes(ops))[tables.items["op"]]
-    spawning = SpawnTables.of(plan, tables) if plan.dispatch is Dispatch.SPAWN else None
+    spawning = SpawnTables.from_plan(plan, tables) if plan.dispatch is Dispatch.SPAWN else None
     check_capacity(plan, tables, spawning, options.queue_capacity)
     if spawning is None:
         tables = _place_partials(plan, ops, tables, ll_edges)

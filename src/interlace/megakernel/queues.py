@@ -36,7 +36,7 @@ class QueueMemory:
     mutable_fields: tuple[str, ...]
 
     @staticmethod
-    def of(plan: Plan, table: DeviceTables, spawning: SpawnTables | None, torch: Any, device: Any) -> QueueMemory:
+    def allocate(plan: Plan, table: DeviceTables, spawning: SpawnTables | None, torch: Any, device: Any) -> QueueMemory:
         """Allocate the queue of a plan on a device of PyTorch."""
         if spawning is not None:
             counts = spawning.counts
@@ -44,7 +44,7 @@ class QueueMemory:
             made = _allocate_tensors(torch, spawning.tables, {"counters": 2 * COUNTERS * SPREAD}, words)
             changing: tuple[str, ...] = ("counters", *words)
         elif plan.dispatch.can_reorder:
-            ready = ReadyGroups.of(table)
+            ready = ReadyGroups.from_table(table)
             made = {name: torch.from_numpy(values) for name, values in ready.build_fields(plan.dispatch).items()}
             counts, changing = {"ready": len(ready.first)}, ("met", "tail", "slots")
         else:
@@ -90,7 +90,7 @@ def check_capacity(plan: Plan, table: DeviceTables, spawning: SpawnTables | None
     """
     if capacity is None or not (spawning or plan.dispatch.can_reorder):
         return
-    bound = spawning.counts["capacity"] if spawning else len(ReadyGroups.of(table).rows.values)
+    bound = spawning.counts["capacity"] if spawning else len(ReadyGroups.from_table(table).rows.values)
     if bound > capacity:
         raise QueueOverflowError(
             f"up to {bound:,} items come to the queue of a launch under {plan.dispatch.value} dispatch, and "

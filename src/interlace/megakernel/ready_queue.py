@@ -42,7 +42,7 @@ class ReadyGroups:
     missing: Ints
 
     @staticmethod
-    def of(table: DeviceTables) -> ReadyGroups:
+    def from_table(table: DeviceTables) -> ReadyGroups:
         """Build the tables from a table whose parts wait for each other."""
         items, waits = table.items, table.waits
         leaves = (items["parts"] > 1) & (items["split"] >= 0)

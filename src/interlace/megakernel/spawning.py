@@ -47,9 +47,9 @@ class SpawnTables:
     table: DeviceTables
 
     @staticmethod
-    def of(plan: Plan, table: DeviceTables) -> SpawnTables:
+    def from_plan(plan: Plan, table: DeviceTables) -> SpawnTables:
         """Build the tables from a table whose rows are in sequence; no tile of it may be split."""
-        spawns, ops = Spawns.of(plan), plan.graph.ops
+        spawns, ops = Spawns.from_plan(plan), plan.graph.ops
         of_op = [find_when_tensor(op) if op.when else "" for op in ops]
         tensors = tuple(dict.fromkeys(name for name in of_op if name))
         number = np.array([tensors.index(name) if name else -1 for name in of_op])

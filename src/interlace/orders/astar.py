@@ -134,14 +134,14 @@ class AStarSearch:
         self.first_panels = np.arange(grid.rows + grid.columns)  # panel of the grid for each panel of the first key
         if bound < best:
             key = np.zeros(self.shape.words, np.int64)
-            make_key(self.shape, begun.visited, 0, units, held, Scratch.of(self.shape), key, self.first_panels)
+            make_key(self.shape, begun.visited, 0, units, held, Scratch.allocate(self.shape), key, self.first_panels)
             _add(self.store, self.at, key, begun.loads, -1)
             _push(self.store, self.at, 0, bound, begun.loads)
 
     def run(self, seconds: float, progress: Progress | None) -> str:
         """Search to the end; return the reason why the search stopped early, or ""."""
         end = monotonic() + seconds
-        scratch, panels = Scratch.of(self.shape), np.empty_like(self.first_panels)
+        scratch, panels = Scratch.allocate(self.shape), np.empty_like(self.first_panels)
         units, key = np.empty(self.shape.capacity, np.int64), np.empty(self.shape.words, np.int64)
         while True:
             status = _expand(self.shape, self.least, self.store, self.at, self.out, scratch, units, panels, key, _SLICE)
@@ -186,7 +186,7 @@ class AStarSearch:
         states.reverse()
         shape, out, visits = self.shape, self.out, []
         panels_of = self.first_panels  # panel of the grid for each panel of the key
-        units, scratch, panels = np.empty(shape.capacity, np.int64), Scratch.of(shape), panels_of.copy()
+        units, scratch, panels = np.empty(shape.capacity, np.int64), Scratch.allocate(shape), panels_of.copy()
         key = np.empty(shape.words, np.int64)
         for state, following in pairwise(states):
             visited, progress, held = unpack(shape, self.store.keys[state], units)

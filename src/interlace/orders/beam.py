@@ -132,7 +132,7 @@ def _run_beam(grid: PanelGrid, capacity: int, seeds: Sequence[BeamResult], secon
     moves = _CandidateMoves(np.zeros(most), np.zeros(most, np.int64), np.zeros(most, np.int64))
     parents = np.zeros((grid.tiles, count), np.int64)
     steps = np.zeros((grid.tiles, count), np.int64)
-    marks, scratch = np.empty(count, np.uint64), Scratch.of(size)
+    marks, scratch = np.empty(count, np.uint64), Scratch.allocate(size)
     walking = len(seeds)
     for done in range(grid.tiles):
         found = _score_moves(size, walkers, walking, moves, scratch)

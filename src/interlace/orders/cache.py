@@ -125,14 +125,14 @@ def simulate_opt(units: Integers, capacity: int) -> Hits:
         StreamError: the stream is not an array of unit numbers.
         CapacityError: the capacity is below one unit.
     """
-    stream = Stream.of(units, None)
+    stream = Stream.from_units(units, None)
     stream.check_capacity(capacity)
     hits = int(_run_opt(stream.units, capacity, stream.count))
     return Hits(len(units), hits, len(units), hits)
 
 
 def _replay(units: Integers, capacity: int, sizes: Integers | None) -> tuple[Mask, int, int]:
-    stream = Stream.of(units, sizes)
+    stream = Stream.from_units(units, sizes)
     stream.check_capacity(capacity)
     replayed: tuple[Mask, int, int] = _run_lru(stream.units, stream.sizes, capacity, stream.count)
     return replayed

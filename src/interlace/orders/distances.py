@@ -83,7 +83,7 @@ def compute_stack_distances(units: Integers, sizes: Integers | None = None) -> S
     Raises:
         StreamError: as for ``lru``.
     """
-    stream = Stream.of(units, sizes)
+    stream = Stream.from_units(units, sizes)
     distance = _compute_distances(stream.units, stream.sizes, stream.count)
     if stream.sizes is None:
         count = np.bincount(distance).astype(np.int64)

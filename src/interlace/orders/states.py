@@ -78,7 +78,7 @@ class Scratch(NamedTuple):
     mixed: Words
 
     @staticmethod
-    def of(shape: SearchShape) -> Scratch:
+    def allocate(shape: SearchShape) -> Scratch:
         """Allocate the space."""
         panels = shape.rows + shape.columns
         masks, place = np.empty(panels, np.int64), np.empty(panels, np.int64)

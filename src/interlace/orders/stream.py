@@ -35,7 +35,7 @@ class Stream:
     largest: int
 
     @staticmethod
-    def of(units: Integers, sizes: Integers | None) -> Stream:
+    def from_units(units: Integers, sizes: Integers | None) -> Stream:
         """Check and convert a stream and its sizes.
 
         Raises:

@@ -83,7 +83,7 @@ class Scratch(NamedTuple):
     spread: Words
 
     @staticmethod
-    def of(size: SearchSize) -> Scratch:
+    def allocate(size: SearchSize) -> Scratch:
         """Allocate the space."""
         panels = size.rows + size.columns
         return Scratch(

@@ -10,7 +10,7 @@ that nothing spawns never run. Their outputs are 0 already, because the executor
     sum     0       none                 none                   ``after``: reads outputs of leaves, so after them all
 
 Spawn dispatch guarantees that an item runs exactly if it is requested (its element is not 0), once, and before every
-item that reads its outputs. The rules below, which ``Spawns.of`` checks, imply this:
+item that reads its outputs. The rules below, which ``Spawns.from_plan`` checks, imply this:
 
 1. Each spawned item has one spawner: the last item that writes the element before its op. The spawner has written the
    element when it looks at it, and later writers of the element wait for the spawned item (``coverage``). So the item
@@ -71,7 +71,7 @@ class Spawns:
         return len(self.before) + int((self.spawner >= 0).sum())
 
     @staticmethod
-    def of(plan: Plan) -> Spawns:
+    def from_plan(plan: Plan) -> Spawns:
         """Derive the relation for a plan whose items and waits are well formed, and wait for earlier items only.
 
         Raises:

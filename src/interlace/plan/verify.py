@@ -163,7 +163,7 @@ def _build_proof(facts: PlanIndex, coverage: Coverage) -> Proof:
     plan = facts.plan
     order = _check_progress(facts)
     if plan.dispatch is Dispatch.SPAWN:
-        Spawns.of(plan)
+        Spawns.from_plan(plan)
     return Proof(
         plan,
         coverage.edges,

@@ -42,9 +42,9 @@ class _RowTiles:
     read: Elements
 
     @staticmethod
-    def of(conv: Convolution, ahead: int = 0) -> _RowTiles:
+    def from_convolution(conv: Convolution, ahead: int = 0) -> _RowTiles:
         """Return all tiles; the first tile of an image has ``ahead`` rows more, and the last one fewer."""
-        # Of tiles with the same number of steps, a larger one may read fewer rows: its last one is at the edge.
+        # A larger tile with as many steps may read fewer rows, because its last step is at the edge.
         rows = np.arange(1, conv.out_rows + 1)
         per_image = -(-conv.out_rows // rows)
         reach, read = np.array([_measure_rows(conv, int(size), ahead) for size in rows], np.int64).T
@@ -68,12 +68,12 @@ def _measure_rows(conv: Convolution, size: int, ahead: int = 0) -> tuple[int, in
 
 def map_convolution(conv: Convolution) -> TrafficCurve:
     """Return the least accesses of a convolution against the size of the buffer, over all tiles and loop orders."""
-    rows = _RowTiles.of(conv)
+    rows = _RowTiles.from_convolution(conv)
     pixels, inputs, steps, read = (column[:, None] for column in vars(rows).values())
     (to, steps_o), (tc, steps_c) = list_tiles(conv.out_channels), list_tiles(conv.channels)
     taps, spilled = conv.taps**2, conv.outputs * (2 * steps_c - 1)
     row = _measure_rows(conv, 1)[0] * conv.columns
-    return TrafficCurve.of(
+    return TrafficCurve.from_mappings(
         (
             (
                 pixels * to + inputs + to,
@@ -108,7 +108,7 @@ def map_conv_pair(first: Convolution, second: Convolution) -> TrafficCurve:
         raise ModelError(f"strides {first.stride} and {second.stride}; fused convolutions have a stride of 1")
     apart = map_convolution(first) + map_convolution(second)
     # Steps are over rows of the second convolution; the first one runs ahead by half of the second's halo.
-    rows, over = _RowTiles.of(second), _RowTiles.of(first, second.taps // 2)
+    rows, over = _RowTiles.from_convolution(second), _RowTiles.from_convolution(first, second.taps // 2)
     between = rows.inputs * second.channels
     listed = [(apart.buffer, apart.accesses)]
     for x_stays, w_stays, v_stays in product((True, False), repeat=3):
@@ -122,4 +122,4 @@ def map_conv_pair(first: Convolution, second: Convolution) -> TrafficCurve:
             + second.outputs
         )
         listed.append((buffer + np.maximum(up, down), moved + np.zeros_like(rows.steps)))
-    return TrafficCurve.of(listed)
+    return TrafficCurve.from_mappings(listed)

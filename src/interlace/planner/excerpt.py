@@ -47,7 +47,7 @@ class Excerpt:
     middle: tuple[int, ...] = ()
 
     @staticmethod
-    def of(graph: Graph) -> Excerpt:
+    def from_graph(graph: Graph) -> Excerpt:
         """Extract the first, second and last of four or more layers if all layers in between are identical."""
         layers = _find_layers(graph)
         between = layers[1:-1]
@@ -96,12 +96,12 @@ class Excerpt:
         Waits of workers that run ahead by more items than the excerpt has are not included.
         """
         workers, trace = prediction.plan.workers, prediction.trace
-        summary, begin_ns, end_ns = Summary.of(trace, workers), *self._compute_window_ns(prediction)
+        summary, begin_ns, end_ns = Summary.from_trace(trace, workers), *self._compute_window_ns(prediction)
         each_ns = end_ns - begin_ns
         if not each_ns:
             return summary
         clipped = {name: np.clip(getattr(trace, name), begin_ns, end_ns) for name in ("wait_ns", "start_ns", "end_ns")}
-        window = Summary.of(replace(trace, **clipped), workers)
+        window = Summary.from_trace(replace(trace, **clipped), workers)
         span_ns = summary.span_ns + self.omitted_layers * each_ns
 
         def share(of_part: float, of_window: float) -> float:

@@ -167,7 +167,7 @@ def compute_floor_us(prediction: Prediction, device: DeviceSpec, flops: float | 
 def report_ops(prediction: Prediction, device: DeviceSpec, mode: Mode) -> tuple[OpReport, ...]:
     """Return the limit of each op of a plan and the utilisation of its last wave."""
     plan, costs = prediction.plan, prediction.costs
-    summary = {op.op: op for op in Summary.of(prediction.trace, plan.workers).ops}
+    summary = {op.op: op for op in Summary.from_trace(prediction.trace, plan.workers).ops}
     reports, rates = [], compute_op_rates(plan.graph, device, mode)
     for o, op in enumerate(plan.graph.ops):
         mine = plan.items.op == o

@@ -54,7 +54,7 @@ class TrafficCurve:
     accesses: Elements
 
     @staticmethod
-    def of(mappings: Iterable[tuple[Elements, Elements]]) -> TrafficCurve:
+    def from_mappings(mappings: Iterable[tuple[Elements, Elements]]) -> TrafficCurve:
         """Return the curve of mappings, given as arrays of buffer sizes and of accesses."""
         listed = list(mappings)
         buffer = np.concatenate([np.ravel(sizes) for sizes, _ in listed])
@@ -78,7 +78,7 @@ class TrafficCurve:
         sizes = np.unique(np.r_[self.buffer, other.buffer])
         sizes = sizes[sizes >= max(self.buffer[0], other.buffer[0])]
         moved = [curve.accesses[np.searchsorted(curve.buffer, sizes, "right") - 1] for curve in (self, other)]
-        return TrafficCurve.of([(sizes, moved[0] + moved[1])])
+        return TrafficCurve.from_mappings([(sizes, moved[0] + moved[1])])
 
 
 def map_gemm(gemm: Gemm) -> TrafficCurve:
@@ -89,7 +89,7 @@ def map_gemm(gemm: Gemm) -> TrafficCurve:
     def place(first: Elements, second: Elements) -> Elements:
         return first[:, None] * second + first[:, None] + second
 
-    return TrafficCurve.of(
+    return TrafficCurve.from_mappings(
         (
             (place(tm, tn), m * k * steps_n + k * n * steps_m[:, None] + m * n),
             (place(tm, tk), m * k + k * n * steps_m[:, None] + m * n * (2 * steps_k - 1)),
@@ -122,7 +122,7 @@ def map_chain(first: Gemm, second: Gemm) -> TrafficCurve:
         )
     apart = map_gemm(first) + map_gemm(second)
     fused = [(mapping.buffer, mapping.accesses) for mapping in list_fused_mappings(first, second)]
-    return TrafficCurve.of([(apart.buffer, apart.accesses), *fused])
+    return TrafficCurve.from_mappings([(apart.buffer, apart.accesses), *fused])
 
 
 class FusedMapping(NamedTuple):

@@ -137,7 +137,7 @@ def count_traffic(
     touched = (touched_by or list_touches)(plan, resolve_limit(plan, limit), MAX_ENTRIES)
     stream = interleave(plan, touched, mode, device.speed_spread)
     missed = simulate_missed_bytes(stream, touched.units.nbytes, device.l2)
-    costs = Costs.of(plan, touched.units, stream, missed)
+    costs = Costs.from_plan(plan, touched.units, stream, missed)
     return TrafficCount(plan, _compute_traffic(plan, touched, stream, missed), costs)
 
 

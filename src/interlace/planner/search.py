@@ -74,11 +74,11 @@ class ExcerptPlanners:
     def __init__(self) -> None:
         self._all: list[ExcerptPlanner] = []
 
-    def of(self, graph: Graph) -> ExcerptPlanner:
+    def get_planner(self, graph: Graph) -> ExcerptPlanner:
         """Return the excerpt planner of a graph; create it at the first call."""
         known = next((s for s in self._all if s.excerpt.full_graph is graph or s.excerpt.full_graph == graph), None)
         if known is None:
-            known = ExcerptPlanner(Excerpt.of(graph))
+            known = ExcerptPlanner(Excerpt.from_graph(graph))
             self._all.append(known)
         return known
 
@@ -223,7 +223,7 @@ def search(
         return sketch.make_candidate(plan, schedule, device, mode, limit)
 
     shelf = sketches or ExcerptPlanners()
-    tilings = tuple(map(shelf.of, graphs))
+    tilings = tuple(map(shelf.get_planner, graphs))
 
     def make_candidates(sketch: ExcerptPlanner, alternatives: Iterable[Schedule]) -> Iterable[Candidate]:
         """Yield candidates for the alternatives whose plans no earlier candidate had."""

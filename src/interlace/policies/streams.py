@@ -45,7 +45,7 @@ class Streams:
     urgency: tuple[int, ...] = ()
 
     @staticmethod
-    def of(before: Predecessors, weights: Sequence[float], most: int) -> Streams:
+    def from_predecessors(before: Predecessors, weights: Sequence[float], most: int) -> Streams:
         """Assign each chain of ops to a stream; more than ``most`` chains share streams of about equal weight.
 
         Args:

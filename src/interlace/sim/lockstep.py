@@ -76,7 +76,7 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
         )
     if not 0.0 <= spread < 1.0:
         raise SimulationError(f"a spread of {spread} between the workers' speeds; use 0 for none, or less than 1")
-    n, queues, launches = len(touches), Queues.of(plan, mode), Launches.of(plan, mode)
+    n, queues, launches = len(touches), Queues.from_plan(plan, mode), Launches.from_plan(plan, mode)
     columns = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.int32), np.empty(n, np.int32)
     stream = AccessStream(*columns)
     max_stolen = len(plan.items) if plan.stealing.most is None else plan.stealing.most

@@ -87,7 +87,7 @@ class Costs:
             )
 
     @staticmethod
-    def of(plan: Plan, units: Units, stream: AccessStream, missed: Ints) -> Costs:
+    def from_plan(plan: Plan, units: Units, stream: AccessStream, missed: Ints) -> Costs:
         """Return the costs that follow from the missed bytes of each access.
 
         All items that read a unit before it is fetched again share the bytes of the fetch: on a GPU they read it at
@@ -184,7 +184,7 @@ def simulate(
     n = len(plan.items)
     if len(costs.flops) != n:
         raise SimulationError(f"costs of {len(costs.flops)} items for a plan of {n}; give each item one entry")
-    queues = Queues.of(plan, mode)
+    queues = Queues.from_plan(plan, mode)
     spawns = mode.gate is Gate.OPEN and plan.dispatch is Dispatch.SPAWN
     ran = np.ones(n, np.bool_) if ran is None or not spawns else ran
     if len(ran) != n:
@@ -216,7 +216,7 @@ def simulate(
     wait, start, end = np.full((3, n), NEVER)
     never = plan.items.post[~ran & (plan.items.post >= 0)]  # items that never run must not block others
     out = Outcome(np.full(n, -1), wait, start, end, np.bincount(never, minlength=plan.semaphores).astype(np.int64))
-    run_engine(work, machine, State.of(work, machine, out.posts), out)
+    run_engine(work, machine, State.allocate(work, machine, out.posts), out)
     if np.isinf(end[ran]).any():
         raise DeadlockError(_describe_stuck(facts, out))
     rows = np.flatnonzero(ran)
@@ -233,7 +233,7 @@ def _build_work(facts: PlanIndex, costs: Costs, device: DeviceSpec, mode: Mode, 
     words = mode.ll_hand_offs if mode.waits and mode.gate is Gate.OPEN else None
     worded, silent = LLHandOffs.without_ll(facts.plan) if words is None else words(facts.plan)
     waiting, polling = np.bincount(owner, minlength=len(items)), np.bincount(owner, worded, len(items))
-    launches = Launches.of(facts.plan, mode)
+    launches = Launches.from_plan(facts.plan, mode)
     work = Work(
         items=queues.items,
         queue_ptr=queues.ptr,

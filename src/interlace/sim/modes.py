@@ -147,7 +147,7 @@ class Queues:
     workers: int
 
     @staticmethod
-    def of(plan: Plan, mode: Mode) -> Queues:
+    def from_plan(plan: Plan, mode: Mode) -> Queues:
         """Return the queues of a plan under a mode.
 
         Raises:
@@ -191,7 +191,7 @@ class Launches:
     next: Ints
 
     @staticmethod
-    def of(plan: Plan, mode: Mode) -> Launches:
+    def from_plan(plan: Plan, mode: Mode) -> Launches:
         """Return the launches of a plan under a mode; empty if the gate is OPEN.
 
         Raises:

@@ -172,7 +172,7 @@ class State(NamedTuple):
     begun: Floats
 
     @staticmethod
-    def of(work: Work, machine: MachineModel, posts: Ints) -> State:
+    def allocate(work: Work, machine: MachineModel, posts: Ints) -> State:
         """Return the state before the first action."""
         n, semaphores, closed, when = machine.workers, len(posts), work.before.copy(), np.zeros(machine.workers)
         all_items, items = (len(work.wait_ptr) - 1, np.sort(work.items)) if machine.in_turn else (0, work.items[:0])

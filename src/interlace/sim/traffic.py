@@ -95,12 +95,12 @@ class _Traffic:
         for box in footprint.boxes:
             for d, reach in enumerate(box.reaches if box.tensor < len(tensors) else ()):
                 bounds[box.tensor][d] += [reach.lo, reach.hi]
-        self._partitions = tuple(Partition.of(t, b) for t, b in zip(tensors, bounds, strict=True))
+        self._partitions = tuple(Partition.from_bounds(t, b) for t, b in zip(tensors, bounds, strict=True))
         slots = np.arange(len(self._sum_bytes) + 1)
         cuts = [*(p.cuts for p in self._partitions), (slots,)]
         grids = [*(p.grid for p in self._partitions), (len(self._sum_bytes),)]
         self._base = compute_offsets(np.array([prod(grid) for grid in grids], np.int64))
-        self._boxes = [(b.is_written, _Flat.of(b, self._step_ptr, cuts[b.tensor])) for b in footprint.boxes]
+        self._boxes = [(b.is_written, _Flat.from_boxes(b, self._step_ptr, cuts[b.tensor])) for b in footprint.boxes]
         self._places = [
             (int(self._base[b.tensor]), np.array([prod(grids[b.tensor][d + 1 :]) for d in range(len(b.reaches))]))
             for b in footprint.boxes
@@ -156,7 +156,7 @@ class _Flat(NamedTuple):
     hi: Ints
 
     @staticmethod
-    def of(box: ItemBoxes, step_ptr: Ints, cuts: tuple[Ints, ...]) -> _Flat:
+    def from_boxes(box: ItemBoxes, step_ptr: Ints, cuts: tuple[Ints, ...]) -> _Flat:
         reaches = [r.convert_to_indices(c) for r, c in zip(box.reaches, cuts, strict=True)]
         return _Flat(
             rows=box.items if box.is_written else step_ptr[box.items + 1] - (box.last - box.first),

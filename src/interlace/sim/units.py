@@ -57,7 +57,7 @@ class Partition:
     cuts: tuple[Ints, ...]
 
     @staticmethod
-    def of(tensor: Tensor, bounds: Sequence[Sequence[Ints]]) -> Partition:
+    def from_bounds(tensor: Tensor, bounds: Sequence[Sequence[Ints]]) -> Partition:
         """Return the partition by all ``bounds[d]`` of regions along each dimension d, within the extents."""
         cuts = (
             np.unique(np.concatenate([np.array([0, extent], np.int64), *(b.ravel() for b in some)]))

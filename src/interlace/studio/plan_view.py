@@ -62,7 +62,7 @@ class PlanView:
     why: str = ""
 
     @staticmethod
-    def of(plan: Plan, device: DeviceSpec = DEFAULT_GPU) -> PlanView:
+    def from_plan(plan: Plan, device: DeviceSpec = DEFAULT_GPU) -> PlanView:
         """Verify and simulate a plan. Raises as ``prove``."""
         return PlanView.prove(plan, device).simulate()
 
@@ -131,7 +131,7 @@ class PlanView:
             "worker": trace.worker.tolist(),
             **{name: (column - first).tolist() for name, column in columns.items()},
             "span_ns": trace.span_ns,
-            "summary": _format_summary(Summary.of(trace, self.plan.workers)),
+            "summary": _format_summary(Summary.from_trace(trace, self.plan.workers)),
         }
 
     def _describe_fault(self) -> dict[str, Any] | None:

@@ -60,7 +60,7 @@ class Timeline:
         trace, first = self.trace, int(self.trace.wait_ns.min())
         unit = "steps" if trace.clock == "steps" else "us"
         columns = {"wait": trace.wait_ns, "start": trace.start_ns, "end": trace.end_ns}
-        summary = Summary.of(trace, len(self.lanes))
+        summary = Summary.from_trace(trace, len(self.lanes))
         return {
             "title": self.title,
             "unit": unit,

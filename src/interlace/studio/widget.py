@@ -109,7 +109,7 @@ def build_widget(what: Showable, height: int = 720) -> StudioWidget:
     if isinstance(what, Proof):
         what = what.plan
     if isinstance(what, Plan):
-        what = PlanView.of(what)
+        what = PlanView.from_plan(what)
     if isinstance(what, Trace):
         what = TimelineView((Timeline.read(json.dumps(to_perfetto(what))),))
     if isinstance(what, StudioView):

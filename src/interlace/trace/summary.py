@@ -71,7 +71,7 @@ class Summary:
         return 1.0 - self.busy - self.waiting
 
     @staticmethod
-    def of(trace: Trace, workers: int) -> Summary:
+    def from_trace(trace: Trace, workers: int) -> Summary:
         """Summarise a trace.
 
         Args:

@@ -45,7 +45,7 @@ class TuningCase:
     executor: type[DeviceExecutor]
 
     @staticmethod
-    def of(workload: Workload, device: DeviceSpec) -> TuningCase:
+    def from_workload(workload: Workload, device: DeviceSpec) -> TuningCase:
         """Return the case with the fastest executor that can run a workload. Raises PlanError if none can."""
         graph = workload.build_graph(device)
         return TuningCase(workload, graph, device, select_executor(graph, device))
@@ -161,7 +161,7 @@ def tune(
     with _translate_store_errors("settings"):
         store.create_cache_folder()  # fail before any time is spent
     for workload in workloads:
-        case = TuningCase.of(workload, current_device())
+        case = TuningCase.from_workload(workload, current_device())
         with _translate_errors(case):
             case.make_executor(case.default_schedule)  # fail early if this GPU does not suffice
         found = search(case, top, measure_schedules, progress)

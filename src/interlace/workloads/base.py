@@ -217,7 +217,7 @@ class Workload(ABC):
         return words
 
     @classmethod
-    def of(cls, field_values: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
+    def from_fields(cls, field_values: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
         """Build the problem from field values; the preset, then the defaults, fill in the rest.
 
         Args:

@@ -276,14 +276,14 @@ class FeedForward(Workload):
             raise ShapeError(f"checkpoint {str(self.checkpoint)!r} has an FFN of {shape}, not of {self.shape}")
 
     @classmethod
-    def of(cls, field_values: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
+    def from_fields(cls, field_values: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
         """Build the problem as any workload; a gate implies SiLU, and a checkpoint fixes the shape."""
         if field_values.get("checkpoint") is None:
             name = preset or (cls.gpu_preset if gpu else cls.cpu_preset)
             usual = cls.presets.get(name, {}).get("gated", False)
             if field_values.get("gated", usual) and not usual:
                 field_values = {"activation": Activation.SILU, **field_values}
-            return super().of(field_values, gpu, preset)
+            return super().from_fields(field_values, gpu, preset)
         fixed = (["preset"] if preset else []) + [name for name in ("hidden", "ffn", "gated") if name in field_values]
         if fixed:
             raise ArgumentError(
@@ -291,7 +291,7 @@ class FeedForward(Workload):
             )
         up, down, gate, activation = (field_values.get(name) for name in ("up", "down", "gate", "activation"))
         shape, dtype = _read_shape(field_values["checkpoint"], up, down, gate, activation)
-        return super().of({"dtype": dtype, **vars(shape), **field_values}, gpu)
+        return super().from_fields({"dtype": dtype, **vars(shape), **field_values}, gpu)
 
     @property
     def shape(self) -> FFNShape:

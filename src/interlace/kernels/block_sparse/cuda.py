@@ -127,7 +127,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         "n": int(op.param("N")),
         "k": int(op.param("K")),
     }
-    return OPERANDS.pack(**NO_OPTIONAL_OPERANDS | own)
+    return OPERANDS.pack(**{**NO_OPTIONAL_OPERANDS, **own})
 
 
 def _build_body(is_prefetched: bool) -> MegakernelBody:

@@ -166,7 +166,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     return OPERANDS.pack(
         x=x,
         weight=weight,
-        **NO_OPTIONAL_OPERANDS | {name: tensors.get(name) for name in ("bias", "residual", "out")},
+        **{**NO_OPTIONAL_OPERANDS, **{name: tensors.get(name) for name in ("bias", "residual", "out")}},
         m=count,
         n=e.out_channels,
         k=e.channels,

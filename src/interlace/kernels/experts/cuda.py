@@ -106,7 +106,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         "n": int(op.param("N")),
         "k": int(op.param("K")),
     }
-    return OPERANDS.pack(**NO_OPTIONAL_OPERANDS | own)
+    return OPERANDS.pack(**{**NO_OPTIONAL_OPERANDS, **own})
 
 
 MEGAKERNEL_BODY = MegakernelBody(

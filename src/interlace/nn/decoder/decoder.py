@@ -83,7 +83,7 @@ class Decoder(GenerationMixin):
         if self._pages is None:
             self.cache = KVCache.make(shape, batch, self.max_seq_len, self.dtype, self.device)
         else:
-            self.cache = PagedKVCache.of(shape, self._pages, self.dtype)
+            self.cache = PagedKVCache.allocate(shape, self._pages, self.dtype)
         self.logits = torch.zeros(batch, shape.vocabulary, dtype=self.dtype, device=self.device)
         self.next, self._tokens = (torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(2))
         self._slots = Slots(batch, self.max_seq_len, self._pages, self.device, window)

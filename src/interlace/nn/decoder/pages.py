@@ -84,7 +84,7 @@ class PagedKVCache(KVCache):
     table: torch.Tensor
 
     @staticmethod
-    def of(shape: LlamaShape, pages: PageAllocator, dtype: torch.dtype) -> PagedKVCache:
+    def allocate(shape: LlamaShape, pages: PageAllocator, dtype: torch.dtype) -> PagedKVCache:
         """Build an empty cache, all zeros."""
         pools = KVCache.make(shape, pages.count, PAGE_TOKENS, dtype, pages.table.device)
         return PagedKVCache(pools.k, pools.v, pages.table)
