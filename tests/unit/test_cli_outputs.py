@@ -83,7 +83,7 @@ def test_two_outputs_are_two_files(here: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_picture_and_its_figures_are_two_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic_plot, "check_installed", lambda: None)
-    monkeypatch.setattr(Study, "of", lambda *_: pytest.fail("refused only after work was done"))
+    monkeypatch.setattr(Study, "from_workload", lambda *_: pytest.fail("refused only after work was done"))
     assert "named twice" in fail(2, "traffic", "one-matmul", "--sweep", "--plot", "a.png", "--json", "a.png")
 
 

@@ -113,7 +113,7 @@ def test_what_is_said_of_four_layers_is_what_a_search_of_all_of_them_says(monkey
     graph = layers(4)
     by_excerpt = search(graph, il.H200, RING)
     told = explain(by_excerpt, il.H200, RING, (il.Dispatch.STATIC, il.Dispatch.TICKET))
-    monkeypatch.setattr(Excerpt, "of", staticmethod(_make_excerpt))
+    monkeypatch.setattr(Excerpt, "from_graph", staticmethod(_make_excerpt))
     found = search(graph, il.H200, RING)
     right = explain(found, il.H200, RING, (il.Dispatch.STATIC, il.Dispatch.TICKET))
     assert by_excerpt.ranking[0].planner.excerpt.omitted_layers == 1

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 import interlace as il
 from interlace.megakernel.ready_queue import ReadyGroups
 from interlace.megakernel.table import DeviceTables, build_worker_tables
+from interlace.plan.plan import Waits
 
 from ..draws import EXAMPLES
-from .graphs import graphs, schedules
+from .graphs import column, graphs, pair, schedules
 
 
 @st.composite
@@ -59,6 +60,23 @@ def test_groups_are_items_that_wait_for_the_same(plan: il.Plan) -> None:
     posts = [get_posted(table, row) for row in range(n)]
     assert ready.posts.tolist() == [posts.count(s) for s in range(table.semaphores)]
     event("groups" if len(ready.rows) else "nothing waits")
+
+
+def test_ranges_that_cover_the_same_semaphores_are_one_group() -> None:
+    """Items of op b wait for semaphores 0 and 1, one by one range and one by two."""
+    graph = pair(2)
+    plan = il.build(graph, il.Schedule(2))
+    waits = Waits(
+        ptr=column(0, 0, 0, 1, 3),
+        first=column(0, 0, 1),
+        count=column(2, 1, 1),
+        stride=column(1, 1, 1),
+        threshold=column(1, 1, 1),
+        k=column(0, 0, 0),
+    )
+    table = build_worker_tables(replace(plan, waits=waits), [True, True], parts_wait=True)
+    ready = ReadyGroups.from_table(table)
+    assert [ready.rows[group].tolist() for group in range(len(ready.rows))] == [[2, 3]]
 
 
 @settings(EXAMPLES, max_examples=60)

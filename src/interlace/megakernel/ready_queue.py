@@ -51,16 +51,19 @@ class ReadyGroups:
         posts = np.bincount(posted[posted >= 0], minlength=table.semaphores).astype(np.int64)
         ranges = np.stack([waits["first"], waits["count"], waits["stride"]], axis=1).astype(np.int64)
         awaited = np.where(closes, ~items["split"], -1)
-        known: dict[bytes, int] = {}
+        known: dict[bytes, int] = {}  # by ranges; different ranges may cover the same semaphores
+        group_of_set: dict[bytes, int] = {}
         semaphores: list[Ints] = []
         group = np.empty(len(items), np.int64)
         spans = zip(items["wait_lo"].tolist(), items["wait_hi"].tolist(), awaited.tolist(), strict=True)
         for row, (low, high, part) in enumerate(spans):
             key = ranges[low:high].tobytes() + part.to_bytes(8, "little", signed=True)
             if key not in known:
-                known[key] = len(known)
                 parts = [first + stride * np.arange(count) for first, count, stride in ranges[low:high].tolist()]
-                semaphores.append(np.unique(np.concatenate([*parts, [part][: part >= 0]]).astype(np.int64)))
+                covered = np.unique(np.concatenate([*parts, [part][: part >= 0]]).astype(np.int64))
+                known[key] = group_of_set.setdefault(covered.tobytes(), len(semaphores))
+                if known[key] == len(semaphores):
+                    semaphores.append(covered)
             group[row] = known[key]
         size = np.array([len(some) for some in semaphores], np.int64)
         number = np.where(size > 0, np.cumsum(size > 0) - 1, -1)[group]  # numbers only groups that wait for anything
