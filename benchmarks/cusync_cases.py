@@ -12,7 +12,7 @@ of each of queries, keys and values, which are columns of one product there. Her
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -203,6 +203,23 @@ def make_case(family: str, model: str, rows: int, cached: int, work: Workload) -
 def list_cases(workloads: tuple[type[Workload], ...] = WORKLOADS) -> list[Case]:
     """Return all cases; those of convolutions need workloads of their names."""
     return [*_iter_transformers(), *_iter_convolutions({kind.name: kind for kind in workloads})]
+
+
+def rank_cases(cases: Sequence[Case]) -> dict[str, float]:
+    """Return a number for each case's name, in whose order any beginning covers all families and sizes.
+
+    Cases of one model or number of channels are in the order of their numbers with the bits reversed, as van der
+    Corput's sequence is: 0, 4, 2, 6, 1, 5, 3, 7 of eight.
+    """
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for case in cases:
+        key = dict(case.key)
+        groups.setdefault((key["family"], key["model"], bool(key["cached"])), []).append(case.name)
+    ranks = {}
+    for names in groups.values():
+        order = sorted(range(len(names)), key=lambda n: f"{n:08b}"[::-1])
+        ranks |= {names[n]: place / len(names) for place, n in enumerate(order)}
+    return ranks
 
 
 def _iter_transformers() -> Iterator[Case]:

@@ -128,6 +128,7 @@ def main(
     cases: Sequence[Case],
     function: Callable[[Case], dict[str, Any]],
     also: Sequence[str],
+    ranks: Mapping[str, float] | None = None,
 ) -> None:
     """The command line of a benchmark.
 
@@ -135,6 +136,7 @@ def main(
         cases: all that there are, as rows of a record follow each other.
         function: makes a row of one; it is sent to other processes.
         also: what the record measures beside what is launched; see ``bench/sources``.
+        ranks: numbers of the cases' names, in whose order they run; by default what takes longest comes first.
     """
     parser = make_parser(description)
     parser.add_argument("path", type=Path)
@@ -153,7 +155,7 @@ def main(
     )
     rows = {_key(row, cases): row for row in read_matching_rows(given.path, measures)}
     left = [case for case in asked if not given.update or case.key not in rows]
-    left.sort(key=lambda case: -case.work.flops)  # what takes longest first
+    left.sort(key=lambda case: -case.work.flops if ranks is None else ranks[case.name])
     share = min(count_processes(given.gpus, cpus=_CPUS), max(1, -(-len(left) // given.gpus)), _fitting(cases))
     measured = measure_jobs(function, left, lambda case: case.name, seconds=given.seconds, gpus=given.gpus, share=share)
     for case, row in measured:

@@ -66,6 +66,18 @@ def test_cases_have_the_sizes_of_the_scripts(cases: Any) -> None:
     assert max(rows for rows, _ in steps) == 512
 
 
+def test_any_beginning_covers_all_families_and_sizes(cases: Any) -> None:
+    found = cases.list_cases()
+    ranks = cases.rank_cases(found)
+    order = sorted((case.name for case in found), key=ranks.__getitem__)
+    assert len(ranks) == len(found) == 120
+    first = [name.split(":") for name in order[:36]]
+    assert {(family, model) for family, model, _, _ in first} == {tuple(case.name.split(":")[:2]) for case in found}
+    mlps = [int(rows) for family, model, rows, _ in first if (family, model) == ("mlp", "gpt3")]
+    assert (min(mlps), max(mlps)) == (1, 2304)
+    assert any(100 < rows < 1000 for rows in mlps)
+
+
 def test_convolutions_join_when_their_workload_is_registered(cases: Any) -> None:
     plain, joined = cases.list_cases(WORKLOADS[:1]), cases.list_cases((*WORKLOADS[:1], Pair))
     more = joined[len(plain) :]
@@ -98,6 +110,7 @@ def test_each_column_of_attention_has_a_safe_plan(script: Any, cases: Any) -> No
     columns = [f"{name}, {policy}" for name in ("streams", "persistent", "megakernel") for policy in policies]
     assert list(found) == ["launches", *columns, "as planned"]
     assert left_out == {}
+    assert {column: len(variants) for column, variants in found.items() if len(variants) > 1} == {"launches": 2}
     for column, variants in found.items():
         assert column in ("launches", "as planned") or f", {variants[0].schedule.policy}" in column
         plan = il.build(graph, variants[0].schedule)
