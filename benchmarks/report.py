@@ -79,6 +79,8 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
         ("ffn-models-h200.json", "ffn-h200.json"),
         cusync.hopper_lines,
     ),
+    "cusync-summary": ("benchmarks/notes/cusync.md", ("cusync-h200.json",), cusync.cusync_summary),
+    "cusync": ("benchmarks/notes/cusync.md", ("cusync-h200.json",), cusync.cusync_table),
     "related-chain": ("docs/related.md", ("related-predicted.json",), related.chain_line),
     "related-widths": ("docs/related.md", ("related-predicted.json",), related.widths_line),
     "pipeline-depth": ("benchmarks/notes/loops.md", ("pipeline-h200.json",), loops.depth_table),
