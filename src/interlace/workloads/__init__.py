@@ -23,6 +23,7 @@ from interlace.workloads.ffn import MODELS, FeedForward, FFNShape, ffn
 from interlace.workloads.ffn_block import FFNBlock, ffn_block
 from interlace.workloads.ffn_layers import FFNLayers, ffn_layers
 from interlace.workloads.moe import MoE, moe
+from interlace.workloads.output_ffn import OutputFFN, output_ffn
 from interlace.workloads.prefill import PrefillAttention, prefill_attention
 from interlace.workloads.quadrature import Quadrature, quadrature
 from interlace.workloads.ragged import RaggedAttention, ragged_attention
@@ -42,6 +43,7 @@ WORKLOADS: tuple[type[Workload], ...] = (
     BlockSparse,
     Quadrature,
     FFNBlock,
+    OutputFFN,
     NormedMatmuls,
     Attention,
     ConvPair,
@@ -67,6 +69,7 @@ __all__ = [
     "MoE",
     "NormedMatmuls",
     "OneMatmul",
+    "OutputFFN",
     "PrefillAttention",
     "Quadrature",
     "RaggedAttention",
@@ -85,6 +88,7 @@ __all__ = [
     "moe",
     "normed_matmuls",
     "one_matmul",
+    "output_ffn",
     "prefill_attention",
     "quadrature",
     "ragged_attention",

@@ -1,0 +1,71 @@
+"""The benchmark of the products after attention: its orders, and what they are predicted to read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import interlace as il
+from interlace.core.devices import CPU
+from interlace.core.errors import ShapeError
+from interlace.kernels.matmul import Activation
+from interlace.planner.proof_cache import prove_schedule
+from interlace.workloads import OutputFFN, output_ffn
+
+from ..benchmarks import load_script
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    return SimpleNamespace(**load_script("training_shapes"))
+
+
+def test_rows_and_slices_follow_each_other(script: Any) -> None:
+    shape = il.workloads.FFNShape(64, 128, Activation.RELU, False)
+    graph = output_ffn(64, shape, tile=il.MatmulTile(32, 32, 32))
+    schedule = il.Schedule(2, split={"down": il.SplitK(2)}, interleaving=script.RowSlices(2, 2))
+    items = il.build(graph, schedule).items
+    names = [graph.ops[op].name for op in items.op]
+    assert names == (["output"] * 2 + (["up"] * 2 + ["down"] * 2) * 2) * 2
+    rows = [graph.ops[op].compute_coords(np.array([tile]))[0, 0] for op, tile in zip(items.op, items.tile, strict=True)]
+    assert rows == [0] * 10 + [1] * 10
+    parts = [lo for op, lo in zip(names, items.k_lo, strict=True) if op == "down"]
+    assert parts[:2] == [0, 0]
+    assert min(parts[2:4]) > 0
+
+
+def test_every_order_is_proved_and_differs_from_the_others(script: Any) -> None:
+    for preset in script.PRESETS:
+        graph = script.make_workload(preset).build_graph(il.H200)
+        orders = script.list_orders(graph, il.H200)
+        assert set(script.ORDERS) - set(orders) <= {"op by op, as planned"}
+        sequences = set()
+        for schedule in orders.values():
+            plan = prove_schedule(graph, schedule).plan
+            columns = plan.items.op, plan.items.tile, plan.items.k_lo
+            sequences.add((plan.dispatch, *(np.asarray(column).tobytes() for column in columns)))
+        assert len(sequences) == len(orders)
+
+
+def test_rows_first_reads_the_intermediate_from_memory_unless_it_is_cut_in_slices(script: Any) -> None:
+    row = script.predict_orders("relu")
+    hidden = {name: order["read_bytes"]["hidden"] for name, order in row["orders"].items()}
+    nbytes = script.TOKENS * 4 * 4096 * 2
+    assert hidden["op by op"] > 1.5 * nbytes
+    assert 0.9 * nbytes < hidden["rows first, 1024 tokens"] <= nbytes
+    assert hidden["rows first, 1024 tokens, 8 slices"] < 0.2 * nbytes
+
+
+def test_the_products_after_attention_need_silu_with_a_gate_and_draw_activations_of_deviation_one() -> None:
+    with pytest.raises(ShapeError, match="a gated FFN uses silu, not relu"):
+        OutputFFN(72, 136, gated=True, activation=Activation.RELU)
+    inputs = OutputFFN.from_fields({"m": 64}, gpu=False).make_inputs(0)
+    assert {name: round(float(inputs[name].std()), 1) for name in ("attended", "residual", "w_o")} == {
+        "attended": 1.0,
+        "residual": 1.0,
+        "w_o": 0.1,
+    }
+    assert OutputFFN.from_fields({}, gpu=False).build_graph(CPU).inputs[:3] == ("attended", "residual", "w_o")
