@@ -11,15 +11,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from script import RESULTS, ROOT, parse_arguments
-from tables import cusync, ffn, launches, loops, modules, planner, related
+from tables import cusync, ffn, launches, loops, modules, planner, related, training
 
 from interlace.core.files import write_atomic
 
 #: Decode steps on an H200; rows of each are of the same code.
 STEP_RECORDS = "decode-h200.json", "decode-8b-h200.json"
+#: Orders of the products after attention, as predicted and as measured.
+SHAPES = "training-shapes-predicted.json", "training-shapes-h200.json"
 #: Where each block stands, the records that it is made from, and what makes it of them.
 BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "readme": ("README.md", ("ffn-h200.json", "ffn-models-h200.json", "decode-h200.json"), ffn.readme),
@@ -83,6 +86,9 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "cusync": ("benchmarks/notes/cusync.md", ("cusync-h200.json",), cusync.cusync_table),
     "related-chain": ("docs/related.md", ("related-predicted.json",), related.chain_line),
     "related-widths": ("docs/related.md", ("related-predicted.json",), related.widths_line),
+    "training-relu": ("benchmarks/notes/training-shapes.md", SHAPES, partial(training.orders_table, "relu")),
+    "training-llama": ("benchmarks/notes/training-shapes.md", SHAPES, partial(training.orders_table, "llama3-8b")),
+    "training-rows": ("docs/related.md", SHAPES, training.rows_first_line),
     "pipeline-depth": ("benchmarks/notes/loops.md", ("pipeline-h200.json",), loops.depth_table),
 }
 

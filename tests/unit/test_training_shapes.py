@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from interlace.kernels.matmul import Activation
 from interlace.planner.proof_cache import prove_schedule
 from interlace.workloads import OutputFFN, output_ffn
 
-from ..benchmarks import load_script
+from ..benchmarks import BENCHMARKS, load_script
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +70,23 @@ def test_the_products_after_attention_need_silu_with_a_gate_and_draw_activations
         "w_o": 0.1,
     }
     assert OutputFFN.from_fields({}, gpu=False).build_graph(CPU).inputs[:3] == ("attended", "residual", "w_o")
+
+
+def test_tables_show_each_order_once_as_predicted_and_as_measured() -> None:
+    tables = SimpleNamespace(**load_script("report")).training
+    predicted, measured = (
+        json.loads((BENCHMARKS / "results" / f"training-shapes-{kind}.json").read_text())
+        for kind in ("predicted", "h200")
+    )
+    for preset in ("relu", "llama3-8b"):
+        row, forecast = (tables.find_row(record, preset) for record in (measured, predicted))
+        lines = [line.split(" | ") for line in tables.orders_table(preset, predicted, measured).splitlines()]
+        found = {cells[0].removeprefix("| "): cells for cells in lines[2:]}
+        assert set(found) == {*forecast["orders"], "PyTorch eager", row["library"]}
+        assert set(forecast["orders"]) == set(row["counted"]) - {"PyTorch eager"}
+        counted = row["counted"]["op by op"]
+        assert found["op by op"][6] == f"{counted['dram_read_bytes'] / 1e9:.2f}"
+        assert found["op by op"][8] == f"{100 * counted['l2_hits'] / counted['l2_sectors']:.1f}"
+    line = tables.rows_first_line(predicted, measured)
+    gains = [row["timed"]["rows first, 1024 tokens, lag"]["over_op_by_op"] for row in measured["rows"]]
+    assert f"{min(gains):.3f} to {max(gains):.3f} times" in line
