@@ -93,7 +93,7 @@ class RowSlices(Interleaving):
 
 @dataclass(frozen=True)
 class Order:
-    """An order of all items, with what it takes besides."""
+    """An order of all items, with the dispatch and the split that it needs; no dispatch for the default one."""
 
     interleaving: Interleaving = field(default_factory=il.OpAfterOp)
     dispatch: il.Dispatch | None = il.Dispatch.TICKET

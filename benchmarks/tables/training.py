@@ -35,9 +35,9 @@ def rows_first_line(_: dict[str, Any], measured: dict[str, Any]) -> str:
         row["counted"][ROWS_FIRST]["l2_hit_pct"] - row["counted"][BY_OP]["l2_hit_pct"] for row in measured["rows"]
     )
     return (
-        f"Over 8,192 tokens, `RowPanels(8, lag=1)` runs at {gains[0]:.3f} to {gains[-1]:.3f} times the speed of op by op, with "
-        f"{hits[0]:+.1f} to {hits[-1]:+.1f} points of L2 hits: weights "
-        "that pass in between push the rows out (`training-shapes-h200.json`)."
+        f"Over 8,192 tokens, `RowPanels(8, lag=1)` runs at {gains[0]:.3f} to {gains[-1]:.3f} times the speed of op by "
+        f"op, with {hits[0]:+.1f} to {hits[-1]:+.1f} points of L2 hits: weights that pass in between push the rows out "
+        "(`training-shapes-h200.json`)."
     )
 
 
