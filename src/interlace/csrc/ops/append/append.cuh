@@ -1,14 +1,16 @@
 // Append this step's keys and values to KV caches: k is normalised and rotated, v copied.
 //
-// A tile is one sequence's heads, or with paged caches one head of all sequences; COUNT heads in all. Their few
-// elements are all latency: a warp loads positions and pages of up to 32 of its heads at once, one in each lane, then
-// keys, values and angles of AT_ONCE heads before it uses the first.
+// A tile is one sequence's heads, or with paged caches or rows that name their sequences one head of all rows; COUNT
+// heads in all. Their few elements are all latency: a warp loads positions and pages of up to 32 of its heads at once,
+// one in each lane, then keys, values and angles of AT_ONCE heads before it uses the first.
 #pragma once
-#include "heads.cuh"
-#include "pages.cuh"
-#include "../ll.cuh"
+#include "rows_own.cuh"
+#include "../heads.cuh"
+#include "../pages.cuh"
+#include "../../ll.cuh"
 #include "generated/arguments.cuh"
 
+constexpr bool BY_HEAD = PAGE || HAS_SEQUENCES;
 constexpr int WARP_HEADS = (COUNT + WARPS - 1) / WARPS;
 constexpr int FIT = 8 / Halves<D, float>::EACH;  // heads in registers
 constexpr int WANTED = WARP_HEADS < FIT ? WARP_HEADS : FIT, AT_ONCE = WANTED > 2 ? 4 : WANTED > 1 ? 2 : 1;
@@ -42,9 +44,10 @@ DEVICE void poll_heads(const Tile& tile, const A& a, const long long (&head)[AT_
 template <class A, class T> DEVICE void append_with(const Tile& tile, const A& a, T* k_cache, T* v_cache) {
 #pragma unroll 1
   for (int first = warp_of(); first < COUNT; first += 32 * WARPS) {
-    const int own_head = min(first + lane_of() * WARPS, COUNT - 1), sequence = PAGE ? own_head : tile.i;
-    const int at = position_of(a.position, sequence, a.CAPACITY);
-    const long long row = row_of(a, sequence, PAGE ? tile.i : own_head, at);  // negative without a page
+    const int own_head = min(first + lane_of() * WARPS, COUNT - 1), own_row = BY_HEAD ? own_head : tile.i;
+    const int at = position_of(a.position, own_row, a.CAPACITY), sequence = sequence_of(a, own_row);
+    long long row = row_of(a, max(sequence, 0), BY_HEAD ? tile.i : own_head, at);  // negative without a page
+    if (HAS_SEQUENCES && sequence < 0) row = -1;
 #pragma unroll 1
     for (int n = 0; n < 32 && first + n * WARPS < COUNT; n += AT_ONCE) {
       Halves<D, T> key[AT_ONCE], value[AT_ONCE];
@@ -53,7 +56,7 @@ template <class A, class T> DEVICE void append_with(const Tile& tile, const A& a
 #pragma unroll
       for (int r = 0; r < AT_ONCE; ++r) {
         const int which = first + (n + r) * WARPS, last = min(which, COUNT - 1);
-        head[r] = PAGE ? (long long)last * HEADS + tile.i : (long long)tile.i * HEADS + last;
+        head[r] = BY_HEAD ? (long long)last * HEADS + tile.i : (long long)tile.i * HEADS + last;
         to[r] = __shfl_sync(0xffffffff, row, n + r);
         if (which >= COUNT) to[r] = -1;
         angles[r].load(a.rope + (long long)__shfl_sync(0xffffffff, at, n + r) * D);
