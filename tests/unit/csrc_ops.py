@@ -15,6 +15,7 @@ from interlace.kernels.abi import Struct
 from interlace.kernels.base import build_megakernel_body
 from interlace.kernels.block_sparse.cuda import OPERANDS as OF_BLOCK_SPARSE
 from interlace.kernels.causal_attention.cuda import OPERANDS as OF_ATTENTION
+from interlace.kernels.chunk_attention.cuda import OPERANDS as OF_CHUNKS
 from interlace.kernels.conv2d.megakernel_body import OPERANDS as OF_CONVOLUTION
 from interlace.kernels.copy import copy
 from interlace.kernels.elementwise import elementwise
@@ -71,7 +72,7 @@ def generated_of_ops() -> dict[str, str]:
     arguments = {name: _of_products(operands) for name, operands in _OPERANDS.items()}
     for graph in _graphs():
         for op in graph.ops:
-            if op.kernel not in ("matmul", "expert_matmul"):
+            if op.kernel not in ("matmul", "expert_matmul", "chunk_attention"):
                 ring = int(op.parameters.get("BM", 1)) > 1 and op.kernel in ("rms_norm", "elementwise")
                 arguments.setdefault(op.kernel + _IN_RING * ring, _arguments(op, graph))
     headers = {f"{kernel}/generated/arguments": text for kernel, text in arguments.items()}
@@ -92,6 +93,7 @@ _OPERANDS = {
     "causal_attention": OF_ATTENTION,
     "block_sparse": OF_BLOCK_SPARSE,
     "conv2d": OF_CONVOLUTION,
+    "chunk_attention": OF_CHUNKS,
 }
 
 
@@ -119,6 +121,7 @@ def _graphs() -> Iterator[il.Graph]:
     model = replace(LLAMAS["llama3.2-1b"], layers=1, vocabulary=4096)
     yield build_decode_graph(model, 4, 1088, il.H200)
     yield build_decode_graph(model, 4, 1088, il.H200, has_sampling=True)
+    yield build_decode_graph(model, 4, 1088, il.H200, chunk=64)
     for tokens in (64, 4096):
         yield MoE.from_fields({"tokens": tokens}, True, "mixtral-8x7b").build_graph(il.H200)
     yield quadrature(8, 2, 8, 1e-4)

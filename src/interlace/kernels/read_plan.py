@@ -11,6 +11,7 @@ from interlace.kernels.attend import ATTEND
 from interlace.kernels.base import Kernel
 from interlace.kernels.block_sparse import BLOCK_SPARSE_MATMUL
 from interlace.kernels.causal_attention import CAUSAL_ATTENTION
+from interlace.kernels.chunk_attention import CHUNK_ATTENTION
 from interlace.kernels.combine import COMBINE
 from interlace.kernels.conv2d import CONV2D
 from interlace.kernels.copy import COPY
@@ -24,6 +25,7 @@ from interlace.kernels.max_pool2d import MAX_POOL2D
 from interlace.kernels.merge import MERGE
 from interlace.kernels.quadrature import REFINE, TOTAL
 from interlace.kernels.rms_norm import RMS_NORM
+from interlace.kernels.rotate import ROTATE
 from interlace.kernels.routing import FILL, PLACE, ROUTE
 from interlace.kernels.sample import CUTOFF, GUMBEL_ARGMAX, SEGMENT_STATS
 from interlace.kernels.softmax import SOFTMAX
@@ -32,7 +34,7 @@ from interlace.plan.plan import Plan
 
 #: Kernels that need not be passed.
 BUILT_IN_KERNELS = (
-    *(MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, CAUSAL_ATTENTION),
+    *(MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, CAUSAL_ATTENTION, ROTATE, CHUNK_ATTENTION),
     *(
         BLOCK_ARGMAX,
         REDUCE_ARGMAX,

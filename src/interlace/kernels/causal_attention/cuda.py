@@ -58,7 +58,7 @@ def _generate_product(type_: str, width: int, names: Mapping[str, int], transpos
     return f"template <> struct {type_}<{width}> {{\n{functions}}};\n"
 
 
-def _check(op: Op, tensors: Mapping[str, Tensor]) -> None:
+def check_heads(op: Op, tensors: Mapping[str, Tensor]) -> None:
     """Raise DTypeError or ShapeError unless the launch can multiply heads of an op, whatever its tile is."""
     dtype, head_dim = tensors["q"].dtype, int(op.param("D"))
     if not dtype.on_tensor_cores or dtype.itemsize != 2:
@@ -73,11 +73,11 @@ def _check(op: Op, tensors: Mapping[str, Tensor]) -> None:
     )
 
 
-def _count_warpgroups(op: Op) -> int:
+def count_warpgroups(op: Op) -> int:
     return max(1, int(op.param("num_warps")) // 4)
 
 
-def _build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
+def build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
     """Return how the tiles of an op are computed. Raises ShapeError if no warpgroups or products suit them."""
     rows, keys, head_dim = (int(op.param(name)) for name in ("BM", "BN", "D"))
     what = f"op {op.name!r}: tile of {rows} queries by {keys} keys"
@@ -132,7 +132,7 @@ MEGAKERNEL_BODY = MegakernelBody(
     _SOURCE,
     OPERANDS,
     _pack,
-    Tiling(_build_tile, Warpgroups(count_required=_count_warpgroups)),
+    Tiling(build_tile, Warpgroups(count_required=count_warpgroups)),
     MegakernelLoads(pre_wait_inputs=("first",)),
-    check=_check,
+    check=check_heads,
 )

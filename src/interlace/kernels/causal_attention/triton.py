@@ -9,9 +9,7 @@ from interlace.kernels.primitives.dot import dot, narrow
 
 
 @triton.jit
-def _update_softmax(
-    queries, keys, scores_seen, values, most, weight, acc, SCALE: tl.constexpr, INTERPRET: tl.constexpr
-):
+def update_softmax(queries, keys, scores_seen, values, most, weight, acc, SCALE: tl.constexpr, INTERPRET: tl.constexpr):
     """Add one block of keys (D, BN) and values (BN, D) to the softmax; return the new (most, weight, acc).
 
     ``scores_seen`` masks the scores that count; None for all of them.
@@ -76,7 +74,7 @@ def causal_attention_tile(
     values = v + tile.j * D + column[:, None] * wide + d[None, :]
     for n in tl.range(head, head + whole, num_stages=STAGES):
         away = (low + n * BN).to(tl.int64) * wide
-        most, weight, acc = _update_softmax(
+        most, weight, acc = update_softmax(
             queries, tl.load(keys + away), None, tl.load(values + away), most, weight, acc, scale, sync.INTERPRET
         )
     for n in tl.range(0, head + tail, num_stages=STAGES):
@@ -89,7 +87,7 @@ def causal_attention_tile(
         seen = (number[None, :] <= row[:, None]) & (number[None, :] >= begin[:, None]) & known[None, :]
         block = tl.load(keys + away, mask=known[None, :], other=0.0)
         others = tl.load(values + away, mask=known[:, None], other=0.0)
-        most, weight, acc = _update_softmax(queries, block, seen, others, most, weight, acc, scale, sync.INTERPRET)
+        most, weight, acc = update_softmax(queries, block, seen, others, most, weight, acc, scale, sync.INTERPRET)
 
     result = tl.where(live[:, None], acc / weight[:, None], 0.0)
     tl.store(out + at[:, None] + d[None, :], narrow(result, out.dtype.element_ty), mask=(row < T)[:, None])

@@ -1,0 +1,268 @@
+// Attention of chunks of prompts with wgmma: rows attend to the cache of their sequence, and causally to their chunk.
+//
+//   q         (rows, kv_heads * group * D)  rotated           k, v   (rows, kv_heads * D)     D is 64 or 128
+//   k_cache   matrices of D columns: a head of a sequence, or of a page
+//   first     (rows)   the first row of each row's segment; beyond the row if it holds no token
+//   position, sequence (rows)
+//
+// Tiles, slots and products are those of causal_attention.cuh. Between a tile's queries and the keys of its chunk come
+// blocks of caches, segment by segment of those that have rows in the tile:
+//
+//   rows of the tile      0 .. 29          30 .. 63
+//   segment               3, 130 cached    5, 64 cached
+//   stages                queries | 3: 0 .. 63, 64 .. 127, 128 .. 129 | 5: 0 .. 63 | rows of the chunk, 64 at a time
+//
+// No op that comes before writes what is cached, so the loader of prefetchable data loads these blocks, keys and values,
+// before the item's waits. All roles compute the blocks from `first`, `position` and `sequence`, which no op may write.
+#pragma once
+#include "causal_attention.cuh"
+
+template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN> {
+  typedef CausalAttention<D, BN> Base;
+  typedef typename Base::Begins Begins;
+  typedef typename Base::Visible Visible;
+  static constexpr int BM = Base::BM, PANELS = Base::PANELS, PANEL_BYTES = Base::PANEL_BYTES;
+  static constexpr int BLOCK_BYTES = 2 * PANELS * PANEL_BYTES;
+  static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + BLOCK_BYTES - 1) / BLOCK_BYTES;
+
+  // Called by a warp. A row of no sequence holds no token.
+  DEVICE static Begins begins_of(const Operands& op, int top) {
+    Begins begins = Base::begins_of(op, top);
+#pragma unroll
+    for (int i = 0; i < BM / 32; ++i) {
+      const int row = top + i * 32 + threadIdx.x % 32;
+      if (!is_named(op, min(row, op.rows - 1))) begins.rows[i] = row + 1;
+    }
+    return begins;
+  }
+  DEVICE static bool is_named(const Operands& op, int row) {
+    const int sequence = __ldcg(op.sequence + row);
+    return sequence >= 0 && sequence < op.batch;
+  }
+  // The first row of the tile, from `from` on, that begins a segment or is the tile's first of one; BM if none is.
+  DEVICE static int leader_from(const Begins& begins, int from) {
+    int found = BM;
+#pragma unroll
+    for (int i = BM / 32 - 1; i >= 0; --i) {
+      const int r = i * 32 + threadIdx.x % 32, row = begins.top + r, begin = begins.rows[i];
+      const unsigned leads = __ballot_sync(0xffffffff, r >= from && begin <= row && (begin == row || r == 0));
+      found = leads ? i * 32 + __ffs(leads) - 1 : found;
+    }
+    return found;
+  }
+
+  // A tile's blocks of keys and values, one after another; all lanes of a warp have the same.
+  struct Blocks {
+    int start;   // first position, or row of the chunk
+    int begin;   // first row of the segment whose cache it is of; -1 for rows of the chunk
+    int cached;  // number of cached positions
+    int leader;  // the segment's first row in the tile
+    // Goes to the cache of the first segment from row `from` of the tile on that has one, else to the chunk.
+    DEVICE void seek(const Operands& op, const Begins& begins, const Visible& visible, int from) {
+#pragma unroll 1
+      for (leader = leader_from(begins, from); leader < BM; leader = leader_from(begins, leader + 1)) {
+        begin = uniform(begins.row(leader));
+        cached = min(max(__ldcg(op.position + begin), 0), op.capacity);
+        start = 0;
+        if (cached > 0) return;
+      }
+      begin = -1, start = visible.low;
+    }
+    DEVICE bool is_cached() const { return begin >= 0; }
+    DEVICE bool is_end(const Visible& visible) const { return begin < 0 && start >= visible.high; }
+    DEVICE void advance(const Operands& op, const Begins& begins, const Visible& visible) {
+      start += BN;
+      if (is_cached() && start >= cached) seek(op, begins, visible, leader + 1);
+    }
+  };
+
+  DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+    const Operands& op = operands_of<Operands>(launch, item);
+    await_launch_before();
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    const Begins begins = begins_of(op, Base::top_of(op, item));
+    const Visible visible = begins.visible();
+    tickets.look(launch);
+    open_prefetch(stage, n, STAGES, 0);  // of the queries
+    stage.advance();
+    ++n;
+    Blocks blocks;
+#pragma unroll 1
+    for (blocks.seek(op, begins, visible, 0); !blocks.is_end(visible); blocks.advance(op, begins, visible)) {
+      tickets.look(launch);
+      if (blocks.is_cached()) {
+        const int matrix = matrix_of(op, item, __ldcg(op.sequence + begins.top + blocks.leader), blocks.start);
+        // Bytes go into both slots, as in ring/streamed.cuh.
+        await(prefetch_empty(stage.slot), stage.phase ^ 1);
+        await(load_empty(stage.slot), stage.phase ^ 1);
+        open_prefetch(stage, n, IN_FLIGHT, BLOCK_BYTES);
+        const int row = PAGE ? blocks.start % max(PAGE, 1) : blocks.start;
+        const unsigned keys = prefetch_slot(stage.slot), values = load_slot(stage.slot),
+                       full = prefetch_full(stage.slot);
+        if (first_lane()) {
+#pragma unroll
+          for (int p = 0; p < PANELS; ++p) {
+            tma_load_3d(keys + p * PANEL_BYTES, op.k_cache, p * 64, row, matrix, full, evict_first());
+            tma_load_3d(values + p * PANEL_BYTES, op.v_cache, p * 64, row, matrix, full, evict_first());
+          }
+        }
+      } else {
+        open_prefetch(stage, n, STAGES, 0);
+      }
+      stage.advance();
+      ++n;
+    }
+  }
+  // The matrix of a cache that has a position of a sequence.
+  DEVICE static int matrix_of(const Operands& op, const Item& item, int sequence, int at) {
+    int matrix = sequence;
+    if (PAGE)
+      matrix = max(min(__ldcg(op.table + (long long)sequence * op.table_pages + at / max(PAGE, 1)), op.pages - 1), 0);
+    return matrix * op.kv_heads + item.j;
+  }
+  DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+    const Operands& op = operands_of<Operands>(launch, item);
+    const int top = Base::top_of(op, item), head = uniform(item.j * D),
+              query = uniform((item.j * op.group + item.l) * D);
+    open_load(stage, PANELS * BM * 128);
+    if (first_lane()) {
+      tma_load_2d(prefetch_slot(stage.slot), op.q, query, top, load_full(stage.slot));
+      if (PANELS == 2) tma_load_2d(load_slot(stage.slot), op.q, query + 64, top, load_full(stage.slot));
+    }
+    stage.advance();
+    const Begins begins = begins_of(op, top);
+    const Visible visible = begins.visible();
+    Blocks blocks;
+#pragma unroll 1
+    for (blocks.seek(op, begins, visible, 0); !blocks.is_end(visible); blocks.advance(op, begins, visible)) {
+      open_load(stage, blocks.is_cached() ? 0 : BLOCK_BYTES);
+      const unsigned keys = prefetch_slot(stage.slot), values = load_slot(stage.slot), full = load_full(stage.slot);
+      if (!blocks.is_cached() && first_lane()) {
+#pragma unroll
+        for (int p = 0; p < PANELS; ++p) {
+          tma_load_2d(keys + p * PANEL_BYTES, op.k, head + p * 64, blocks.start, full);
+          tma_load_2d(values + p * PANEL_BYTES, op.v, head + p * 64, blocks.start, full);
+        }
+      }
+      stage.advance();
+    }
+  }
+
+  // Clears values that do not count: they may be NaN, which a weight of 0 does not make zero.
+  DEVICE static void clear(const Operands& op, int slot, const Blocks& blocks, const Visible& visible) {
+    const int end = blocks.is_cached() ? blocks.cached : visible.high;
+    const bool gaps = !blocks.is_cached() && visible.full > visible.low;
+    if (blocks.start + BN <= end && !gaps) return;
+#pragma unroll 1
+    for (int piece = threadIdx.x; piece < BN * D / 8; piece += THREADS) {
+      const int r = piece / (D / 8), c = piece % (D / 8), row = blocks.start + r;
+      if (row >= end || (gaps && (__ldcg(op.first + row) > row || !is_named(op, row))))
+        store_shared_128(load_slot(slot) + c / 8 * PANEL_BYTES + r * 128 + c % 8 * 16, make_int4(0, 0, 0, 0));
+    }
+    fence_proxy_async();
+    synchronise_block();
+  }
+
+  DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
+    const Operands& op = operands_of<Operands>(launch, item);
+    await(prefetch_full(stage.slot), stage.phase);  // from here on, data of the previous launch is visible
+    const int top = Base::top_of(op, item), thread = threadIdx.x % 128;
+    const int of_warp = uniform(warpgroup() * 64 + thread / 32 * 16);  // the first of its rows in the tile
+    const Begins begins = begins_of(op, top);
+    const Visible visible = begins.visible(), visible_to_warp = begins.visible(of_warp, of_warp + 16);
+    typename Base::Rows rows;
+    int begin[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      begin[r] = begins.row(of_warp + thread % 32 / 4 + r * 8);
+      rows.peak[r] = minus_infinity(), rows.total[r] = 0.0f;
+    }
+    float accumulators[D / 2], scores[BN / 2];
+    unsigned weights[BN / 4];
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) accumulators[i] = 0.0f;
+    await(load_full(stage.slot), stage.phase);
+    unsigned queries[D / 4];
+    Base::load_queries(queries, stage.slot);
+    __syncwarp();
+    release(stage, stage.slot);
+    stage.advance();
+    const int end = begins.visible(warpgroup() * 64, warpgroup() * 64 + 64).high;
+    // Turns scores of a block into weights: positions of a cache count for rows of its segment, rows of the chunk for
+    // those from each row's first one to itself.
+    const auto weigh = [&](const Blocks& blocks) {
+      const int row = top + of_warp + thread % 32 / 4, start = blocks.start;
+      bool all = start >= visible_to_warp.full && start <= top + of_warp + 1 - BN;
+      if (blocks.is_cached())
+        all =
+            visible_to_warp.low == blocks.begin && visible_to_warp.full == blocks.begin && start + BN <= blocks.cached;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        rows.row[r] = !blocks.is_cached() ? row + r * 8 : begin[r] == blocks.begin ? blocks.cached - 1 : -1;
+        rows.begin[r] = blocks.is_cached() ? 0 : begin[r];
+      }
+      Base::softmax(scores, rows, start, all);
+    };
+    Blocks blocks;
+    blocks.seek(op, begins, visible, 0);
+    int before = stage.slot;
+    await_stage(stage);
+    clear(op, before, blocks, visible);
+    stage.advance();
+    wgmma_fence();
+    Base::multiply(scores, queries, before);
+    wgmma_wait<0>();
+    settle(scores);
+    weigh(blocks);
+    Base::round(weights, scores);
+    blocks.advance(op, begins, visible);
+#pragma unroll 1
+    for (; blocks.is_cached() || blocks.start < end; blocks.advance(op, begins, visible)) {
+      await_stage(stage);
+      clear(op, stage.slot, blocks, visible);
+      wgmma_fence();
+      Base::multiply(scores, queries, stage.slot);
+      Base::accumulate(accumulators, weights, before);
+      wgmma_wait<1>();
+      settle(scores);
+      weigh(blocks);
+      pin_before_wait(rows.total[0] + rows.total[1]);
+      wgmma_wait<0>();
+      settle(accumulators);
+      release(stage, before);
+#pragma unroll
+      for (int i = 0; i < D / 2; ++i) accumulators[i] *= rows.fade[i / 2 % 2];
+      Base::round(weights, scores);
+      before = stage.slot;
+      stage.advance();
+    }
+    wgmma_fence();
+    Base::accumulate(accumulators, weights, before);
+    wgmma_wait<0>();
+    settle(accumulators);
+    release(stage, before);
+    // Blocks that only rows of the other warpgroup see.
+#pragma unroll 1
+    for (; !blocks.is_end(visible); blocks.advance(op, begins, visible)) {
+      await_stage(stage);
+      clear(op, stage.slot, blocks, visible);
+      __syncwarp();
+      release(stage, stage.slot);
+      stage.advance();
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float total = rows.total[r];
+      total += __shfl_xor_sync(0xffffffff, total, 1);
+      total += __shfl_xor_sync(0xffffffff, total, 2);
+      rows.total[r] = __fdividef(1.0f, total);
+    }
+    const int row = top + of_warp + thread % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) {
+      const int r = i / 2 % 2;
+      accumulators[i] = begin[r] <= row + r * 8 ? accumulators[i] * rows.total[r] : 0.0f;
+    }
+    Base::store(op, item, top + warpgroup() * 64, accumulators);
+  }
+};

@@ -1,0 +1,89 @@
+"""CUDA source of attention of chunks in the megakernel; ``csrc/ops/chunk_attention.cuh`` says how it works."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from interlace.core.dtypes import DType
+from interlace.csrc import include
+from interlace.graph.op import Op
+from interlace.kernels.abi import TENSOR_MAP, Struct
+from interlace.kernels.base import require
+from interlace.kernels.bodies import PANEL, MegakernelTile
+from interlace.kernels.causal_attention.cuda import build_tile, check_heads, count_warpgroups
+from interlace.kernels.megakernel_body import MegakernelBody, MegakernelLoads, Tiling, Warpgroups
+
+_NUMBERS = ("rows", "window", "kv_heads", "group", "batch", "capacity", "pages", "table_pages")
+#: Operands of each op in a launch; those of causal attention and of the caches. Tensors of all rows of the step begin
+#: at the chunk's first.
+OPERANDS = Struct(
+    "Operands",
+    (
+        *((name, TENSOR_MAP) for name in ("q", "k", "v", "k_cache", "v_cache")),
+        *((name, "const int*") for name in ("first", "position", "sequence", "table")),
+        ("out", "ELEMENT*"),
+        *((name, "int") for name in _NUMBERS),
+    ),
+)
+
+
+def _build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
+    """Return how the tiles of an op are computed. Raises ShapeError if no warpgroups or products suit them."""
+    head_dim, keys, page = (int(op.param(name)) for name in ("D", "BN", "PAGE"))
+    tile = build_tile(op, parts, warpgroups)
+    require(
+        not page or page % keys == 0,
+        f"op {op.name!r} has pages of {page} positions and takes {keys} at a time; use a multiple",
+    )
+    return replace(tile, type=f"ChunkAttention<{head_dim}, {keys}, {page}>")
+
+
+def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
+    """Return the operands of an op, given its tensors on the device by argument."""
+    from interlace.kernels.cuda.launcher import encode_tensor_map
+
+    base, keys = int(op.param("BASE")), int(op.param("BN"))
+
+    def encode_map(value: Any, rows: int) -> bytes:
+        *leading, n, d = value.shape
+        shape: tuple[int, ...] = n, d
+        strides: tuple[int, ...] = d, 1
+        box: tuple[int, ...] = rows, PANEL
+        if leading:  # a cache: a matrix for each head of each sequence or page
+            shape, strides, box = (math.prod(leading), n, d), (n * d, d, 1), (1, *box)
+        return encode_tensor_map(
+            value.data_ptr(), shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=2 * PANEL
+        ).descriptor
+
+    boxes = {"q": int(op.param("BM")), "k": keys, "v": keys, "k_cache": keys, "v_cache": keys}
+    of_chunk = {name: tensors[name][base:] for name in ("v", "position", "sequence", "out")}
+    table = tensors.get("table")
+    return OPERANDS.pack(
+        **{name: encode_map(of_chunk.get(name, tensors[name]), rows) for name, rows in boxes.items()},
+        first=tensors["first"],
+        position=of_chunk["position"],
+        sequence=of_chunk["sequence"],
+        table=table,
+        out=of_chunk["out"],
+        rows=int(op.param("ROWS")),
+        window=int(op.param("ROWS")),
+        kv_heads=int(op.param("KV_HEADS")),
+        group=int(op.param("GROUP")),
+        batch=int(op.param("BATCH")),
+        capacity=int(op.param("CAPACITY")),
+        pages=int(op.param("PAGES")),
+        table_pages=0 if table is None else table.shape[1],
+    )
+
+
+MEGAKERNEL_BODY = MegakernelBody(
+    include("ops/causal_attention.cuh", "ops/chunk_attention.cuh"),
+    OPERANDS,
+    _pack,
+    Tiling(_build_tile, Warpgroups(count_required=count_warpgroups)),
+    MegakernelLoads(pre_wait_inputs=("first", "position", "sequence", "table", "k_cache", "v_cache")),
+    check=check_heads,
+)
