@@ -317,6 +317,14 @@ def check_argument(op: str, arg: str, tensor: object, shape: Sequence[int], dtyp
         raise DTypeError(f"op {op!r}: {arg} {tensor} must be {dtype}; convert it")
 
 
+def check_rows(op: str, arg: str, tensor: object, shape: tuple[int, int], dtype: DType | None = None) -> None:
+    """Raise unless an argument of an op is a matrix of this shape, or of more rows; see ``check_argument``."""
+    check_type(tensor, Tensor, f"op {op!r}", arg)
+    assert isinstance(tensor, Tensor)
+    rows = max(tensor.shape[0], shape[0]) if len(tensor.shape) == 2 else shape[0]
+    check_argument(op, arg, tensor, (rows, shape[1]), dtype)
+
+
 def next_power_of_2(n: int) -> int:
     """Return the smallest power of two that is at least n."""
     return 1 << (n - 1).bit_length()

@@ -11,6 +11,13 @@ residual; gated FFN with the residual. Token embeddings come first, the head and
         x = x + (silu(rms_norm(x) @ gate.T) * (rms_norm(x) @ up.T)) @ down.T
     logits = rms_norm(x) @ head.T;  next = argmax(logits)
 
+A step may also read a chunk of prompts (``chunk``). Its rows follow those of the sequences in all products; they attend
+by tiles of many rows, and the head runs for one row of each sequence (``models/step_rows`` fills the inputs):
+
+    q_chunk, k_chunk = rotate(q), rotate(k)                                of the chunk's rows
+    heads = combine(attend(...)), chunk_attention(q_chunk, k_chunk, v, k_cache, v_cache)
+    logits = rms_norm(x[wanted]) @ head.T
+
 Normalisations are fused into the ops around them (``kernels/folded_norm``). The op that writes x also writes x times
 the weight of the next norm, and sums of squares of x. The matmuls that follow divide their products by the norm.
 
@@ -22,7 +29,7 @@ of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from interlace.core.arguments import check_int, check_type
 from interlace.core.devices import DeviceSpec
@@ -34,82 +41,25 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.append import append
 from interlace.kernels.argmax import block_argmax, reduce_argmax, select_columns
 from interlace.kernels.attend import BLOCK, attend, select_splits
+from interlace.kernels.causal_attention import AttentionTile
+from interlace.kernels.chunk_attention import chunk_attention
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.folded_norm import COLUMNS as SQUARED
 from interlace.kernels.folded_norm import FINE, count_blocks
+from interlace.kernels.gather import gather
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS
+from interlace.kernels.rotate import rotate
 from interlace.kernels.sample import cutoff, gumbel_argmax, segment_stats
 from interlace.kernels.sample.segments import count_segments
+from interlace.models.shapes import LLAMAS, LlamaShape
+
+__all__ = ["LLAMAS", "PAGE_TOKENS", "LlamaShape", "build_decode_graph"]
 
 #: Positions in a page of the KV cache: the number that attention processes at a time.
 PAGE_TOKENS = BLOCK
-
-
-@dataclass(frozen=True)
-class LlamaShape:
-    """Shape of a model of the Llama family: Llama 2 and 3, Mistral, Qwen 2.5 and 3, SmolLM 2.
-
-    Attributes:
-        layers: number of transformer layers.
-        hidden, ffn: model width, and width between the matmuls of an FFN.
-        heads, kv_heads: number of query heads, and of key and value heads.
-        head_dim: elements of a head.
-        vocabulary: number of tokens.
-        eps: epsilon of every RMS normalisation.
-        qkv_bias: True if q, k and v have biases, as in Qwen 2.
-        qk_norm: True if heads of q and k are normalised, as in Qwen 3.
-        tied: True if the head shares the embedding table.
-
-    Raises:
-        ArgumentError: an attribute has the wrong type.
-        ShapeError: an extent is not positive, or ``heads`` is not a multiple of ``kv_heads``.
-    """
-
-    layers: int
-    hidden: int
-    ffn: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    eps: float = 1e-5
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    tied: bool = False
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "eps":
-                check_type(value, float, "LlamaShape", "eps", "1e-5")
-            elif isinstance(field.default, bool):
-                check_type(value, bool, "LlamaShape", field.name, "True")
-            elif check_int(value, "LlamaShape", field.name) < 1:
-                raise ShapeError(f"LlamaShape has {field.name} {value}; use a positive number")
-        if self.heads % self.kv_heads:
-            raise ShapeError(
-                f"LlamaShape has {self.heads} heads and {self.kv_heads} of keys, each of which serves as many; use a "
-                "number of heads that is a multiple of that of keys (heads, kv_heads)"
-            )
-
-    @property
-    def group(self) -> int:
-        """Query heads per key head."""
-        return self.heads // self.kv_heads
-
-
-#: Shapes of well-known models, by name.
-LLAMAS = {
-    "llama3.2-1b": LlamaShape(16, 2048, 8192, 32, 8, 64, 128256, tied=True),
-    "llama3.1-8b": LlamaShape(32, 4096, 14336, 32, 8, 128, 128256),
-    "smollm2-135m": LlamaShape(30, 576, 1536, 9, 3, 64, 49152, tied=True),
-    "qwen2.5-0.5b": LlamaShape(24, 896, 4864, 14, 2, 64, 151936, eps=1e-6, qkv_bias=True, tied=True),
-    "qwen3-0.6b": LlamaShape(28, 1024, 3072, 16, 8, 128, 151936, eps=1e-6, qk_norm=True, tied=True),
-    "tiny": LlamaShape(2, 64, 96, 4, 2, 16, 160, qk_norm=True),
-}
 
 
 def build_decode_graph(
@@ -121,8 +71,9 @@ def build_decode_graph(
     dtype: DType = bf16,
     has_sampling: bool = False,
     pages: int | None = None,
+    chunk: int = 0,
 ) -> Graph:
-    """Build the graph of one decode step: one token of each of ``batch`` sequences through a model.
+    """Build the graph of one step: a token of each of ``batch`` sequences, and of prompts, through a model.
 
     Args:
         model: shape of the model.
@@ -135,6 +86,7 @@ def build_decode_graph(
         has_sampling: True to sample the next tokens by the per-sequence inputs; otherwise they are the argmax.
         pages: number of KV-cache pages of ``PAGE_TOKENS`` positions shared by all sequences; by default each sequence
             has a contiguous cache.
+        chunk: tokens of prompts that the step reads (C), of any of the sequences; 0 for a decode step.
 
     Inputs: ``tokens`` (B,) and ``position`` (B,) of int32, where a position is the index of the token in its sequence
     and so the number of cached positions that the token attends to in addition to itself; ``rope`` (max_seq_len,
@@ -145,7 +97,9 @@ def build_decode_graph(
     (pages, kv_heads, PAGE_TOKENS, head_dim), and the block table ``table`` (B, max_seq_len / PAGE_TOKENS) of int32
     lists the pages of each sequence, the same in all layers; see ``kernels/pages``. With sampling
     (``kernels/sample``): ``temperature`` and ``top_p`` (B,) of float32, ``top_k`` (B,) of int32, and ``key`` (B, 2) of
-    int32.
+    int32. With a chunk ``tokens`` and ``position`` are (B + C,), and four more inputs of int32 say what rows are
+    (``models/step_rows``): ``sequence`` (B + C,), ``first`` (C,), ``wanted`` (B,), and with sampling
+    ``wanted_position`` (B,). Row b below B is of sequence b or of none.
 
     Outputs: ``logits`` (B, V), in ``dtype``, and ``next`` (B,) of int32, the argmax or the sampled token.
 
@@ -156,9 +110,9 @@ def build_decode_graph(
     for name, number in (("batch", batch), ("capacity", max_seq_len), ("pages", 1 if pages is None else pages)):
         if check_int(number, "build_decode_graph", name) < 1:
             raise ShapeError(f"build_decode_graph has {name} {number}; use a positive number")
-    return _StepBuilder(model, batch, max_seq_len, device, select_matmul_tile(batch, device, tile), dtype, pages).build(
-        has_sampling
-    )
+    if check_int(chunk, "build_decode_graph", "chunk") < 0:
+        raise ShapeError(f"build_decode_graph has chunk {chunk}; use a positive number, or 0 for a decode step")
+    return _StepBuilder(model, batch, chunk, max_seq_len, device, tile, dtype, pages).build(has_sampling)
 
 
 @dataclass(frozen=True)
@@ -183,15 +137,19 @@ class _StepBuilder:
         self,
         model: LlamaShape,
         batch: int,
+        chunk: int,
         capacity: int,
         device: DeviceSpec,
-        tile: MatmulTile,
+        tile: TileShape | None,
         dtype: DType,
         pages: int | None,
     ) -> None:
-        self.model, self.batch, self.capacity, self.tile, self.dtype = model, batch, capacity, tile, dtype
-        self.pages = pages
-        self.squared = FINE if batch <= SKINNY_TOKENS else SQUARED
+        self.model, self.batch, self.capacity, self.dtype, self.pages = model, batch, capacity, dtype, pages
+        self.chunk, self.rows = chunk, batch + chunk
+        self.tile, self.head_tile = (select_matmul_tile(rows, device, tile) for rows in (self.rows, batch))
+        extents = (PAGE_TOKENS, PAGE_TOKENS) if device.architecture else (16, 16)
+        self.attention_tile = AttentionTile(*extents)
+        self.squared = FINE if self.rows <= SKINNY_TOKENS else SQUARED
         self.sms = device.sms
         row_bytes = 2 * model.head_dim * dtype.itemsize
         self.splits = select_splits(device, batch, model.kv_heads, capacity, row_bytes)
@@ -201,7 +159,7 @@ class _StepBuilder:
 
     def build(self, has_sampling: bool) -> Graph:
         model, batch = self.model, self.batch
-        tokens, position = (self.add_input(name, batch, dtype=int32) for name in ("tokens", "position"))
+        tokens, position = (self.add_input(name, self.rows, dtype=int32) for name in ("tokens", "position"))
         shared = {"position": position, "rope": self.add_input("rope", self.capacity, model.head_dim, dtype=fp32)}
         if self.pages is not None:
             shared["table"] = self.add_input("table", batch, -(-self.capacity // PAGE_TOKENS), dtype=int32)
@@ -212,11 +170,24 @@ class _StepBuilder:
         self.ops.append(embedding("embedding", tokens, table, x.x, scale=scale, scaled=x.scaled, squares=x.squares))
         for layer in range(model.layers):
             x = self.add_ffn(layer, self.add_attention(layer, x, shared))
+        if self.chunk:
+            x, position = self.add_wanted_rows(x, position, has_sampling)
         head = table if model.tied else self.add_input("head", model.vocabulary, model.hidden)
         logits = self.add_tensor("logits", batch, model.vocabulary)
-        self.add_matmul("logits", x, head, logits)
+        self.add_matmul("logits", x, head, logits, tile=self.head_tile)
         self.add_next_token(logits, position, has_sampling)
         return Graph("decode", tuple(self.tensors.values()), tuple(self.ops), tuple(self.inputs), ("logits", "next"))
+
+    def add_wanted_rows(self, x: _NormedTensors, position: Tensor, has_sampling: bool) -> tuple[_NormedTensors, Tensor]:
+        """Add the ops that gather the row of each sequence that the head reads; return these and their positions."""
+        wanted = self.add_input("wanted", self.batch, dtype=int32)
+        scaled = self.add_tensor("wanted_scaled", self.batch, self.model.hidden)
+        squares = self.add_tensor("wanted_squares", self.batch, x.squares.shape[1], dtype=fp32)
+        self.ops.append(gather("wanted_scaled", x.scaled, wanted, scaled))
+        self.ops.append(gather("wanted_squares", x.squares, wanted, squares))
+        if has_sampling:
+            position = self.add_input("wanted_position", self.batch, dtype=int32)
+        return _NormedTensors(None, scaled, squares), position
 
     def add_next_token(self, logits: Tensor, position: Tensor, has_sampling: bool) -> None:
         """Add the ops that select the next tokens."""
@@ -247,7 +218,7 @@ class _StepBuilder:
             weight = self.add_input(f"{at}.{name}", heads * d, model.hidden)
             bias = self.add_input(f"{at}.{name}_bias", heads * d) if model.qkv_bias else None
             # Nothing waits for the op that appends keys and values, so each layer has its own tensors for them.
-            out = self.add_tensor("q_heads" if name == "q" else f"{at}.{name}_heads", batch, heads * d)
+            out = self.add_tensor("q_heads" if name == "q" else f"{at}.{name}_heads", self.rows, heads * d)
             self.add_matmul(f"{at}.{name}_heads", x, weight, out, bias=bias)
             of[name] = out
         norms = {name: self.add_input(f"{at}.{name}", d) for name in ("q_norm", "k_norm") if model.qk_norm}
@@ -255,7 +226,7 @@ class _StepBuilder:
             (batch, model.kv_heads, self.capacity) if self.pages is None else (self.pages, model.kv_heads, PAGE_TOKENS)
         )
         caches = {name: self.add_input(f"{at}.{name}", *held, d) for name in ("k_cache", "v_cache")}
-        finished = self.add_tensor("heads", batch, model.heads * d)
+        finished = self.add_tensor("heads", self.rows, model.heads * d)
         shared = {**shared, **caches}
         given: Mapping[str, Tensor] = {**of, **shared, **norms}
         if self.splits == 1:
@@ -267,19 +238,50 @@ class _StepBuilder:
             left = {"out": parts, "peak": peak, "total": total}
             self.ops.append(attend(f"{at}.attend", **given, **left, eps=model.eps))  # type: ignore[arg-type]
             self.ops.append(combine(f"{at}.combine", parts, peak, total, finished))
+        named = self.add_chunk_attention(at, of, shared, norms, finished) if self.chunk else {}
         weight = self.add_input(f"{at}.o", model.hidden, model.heads * d)
         scale = self.add_input(f"{at}.post_norm", model.hidden)
         added = self.add_projection(f"{at}.x_attended", "x_attended", finished, weight, x, scale)
         # Last in the layer, after ops that others wait for: only the next step reads what append writes.
         key_norm = norms.get("k_norm")
-        self.ops.append(append(f"{at}.append", of["k"], of["v"], **shared, k_norm=key_norm, eps=model.eps))
+        self.ops.append(append(f"{at}.append", of["k"], of["v"], **shared, **named, k_norm=key_norm, eps=model.eps))
         return added
+
+    def add_chunk_attention(
+        self, at: str, of: Mapping[str, Tensor], shared: Mapping[str, Tensor], norms: Mapping[str, Tensor], out: Tensor
+    ) -> dict[str, Tensor]:
+        """Add the attention of a chunk's rows, and return the sequences of all rows."""
+        sequence = self.add_input("sequence", self.rows, dtype=int32)
+        first = self.add_input("first", self.chunk, dtype=int32)
+        d, eps, turned = self.model.head_dim, self.model.eps, {}
+        for name in "qk":
+            # Later rows of the chunk read a key, so each layer has its own, as of new keys and values.
+            result = "q_chunk" if name == "q" else f"{at}.k_chunk"
+            turned[name] = self.add_tensor(result, self.chunk, of[name].shape[1])
+            rotary, norm = (shared["position"], shared["rope"]), norms.get(f"{name}_norm")
+            self.ops.append(
+                rotate(f"{at}.{name}_chunk", of[name], *rotary, turned[name], head_dim=d, norm=norm, eps=eps)
+            )
+        data = {name: tensor for name, tensor in shared.items() if name != "rope"}
+        self.ops.append(
+            chunk_attention(
+                f"{at}.chunk_attention",
+                **turned,
+                v=of["v"],
+                first=first,
+                sequence=sequence,
+                out=out,
+                tile=self.attention_tile,
+                **data,
+            )
+        )
+        return {"sequence": sequence}
 
     def add_ffn(self, layer: int, x: _NormedTensors) -> _NormedTensors:
         """Add the second half of a layer, the FFN with its residual, and return the new x."""
         hidden, ffn, at = self.model.hidden, self.model.ffn, f"layers.{layer}"
         gate, up = (self.add_input(f"{at}.{name}", ffn, hidden) for name in ("gate", "up"))
-        inner = self.add_tensor("inner", self.batch, ffn)
+        inner = self.add_tensor("inner", self.rows, ffn)
         self.add_matmul(f"{at}.inner", x, up, inner, gate=gate, activation=Activation.SILU)
         weight = self.add_input(f"{at}.down", hidden, ffn)
         last = layer + 1 == self.model.layers
@@ -290,7 +292,8 @@ class _StepBuilder:
         return self.add_input(f"layers.{layer}.input_norm" if layer < self.model.layers else "norm", self.model.hidden)
 
     def add_input(self, name: str, *shape: int, dtype: DType | None = None) -> Tensor:
-        self.inputs.append(name)
+        if name not in self.inputs:
+            self.inputs.append(name)
         return self.add_tensor(name, *shape, dtype=dtype)
 
     def add_tensor(self, name: str, *shape: int, dtype: DType | None = None) -> Tensor:
@@ -299,9 +302,9 @@ class _StepBuilder:
 
     def add_normed(self, name: str, is_kept: bool = True) -> _NormedTensors:
         """Add the tensors of x under a name, without x itself unless ``is_kept``."""
-        of = self.batch, self.model.hidden
+        of = self.rows, self.model.hidden
         squares = self.add_tensor(
-            f"{name}_squares", self.batch, count_blocks(self.model.hidden, self.squared), dtype=fp32
+            f"{name}_squares", self.rows, count_blocks(self.model.hidden, self.squared), dtype=fp32
         )
         return _NormedTensors(
             self.add_tensor(name, *of) if is_kept else None, self.add_tensor(f"{name}_scaled", *of), squares
@@ -317,6 +320,7 @@ class _StepBuilder:
         gate: Tensor | None = None,
         bias: Tensor | None = None,
         activation: Activation = Activation.NONE,
+        tile: MatmulTile | None = None,
     ) -> None:
         """Add a matmul of the normalised x."""
         self.ops.append(
@@ -330,7 +334,7 @@ class _StepBuilder:
                 activation=activation,
                 x_squares=x.squares,
                 eps=self.model.eps,
-                tile=self.tile,
+                tile=tile or self.tile,
             )
         )
 

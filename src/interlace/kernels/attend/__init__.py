@@ -38,6 +38,7 @@ from interlace.kernels.base import (
     check_argument,
     check_block,
     check_eps,
+    check_rows,
     check_same_dtype,
     next_power_of_2,
     require,
@@ -209,7 +210,8 @@ def attend(
     that table defines a split of any sequence; the outputs then have rows in the place of B, and 1 split.
 
     Args:
-        q, k, v: projections of the tokens, (B, heads * D) and (B, KV heads * D), neither normalised nor rotated.
+        q, k, v: projections of the tokens, (B, heads * D) and (B, KV heads * D), neither normalised nor rotated. These,
+            ``position`` and finished heads may have more rows, which belong to other ops.
         position: index of each token in its sequence, int32; equals the number of cached positions that are read.
         rope: cosines and sines by position, (capacity, D) in float32; see ``kernels/rope``.
         out: sums of values, (B, KV heads, splits, group, D) in float32; or the finished heads, (B, heads * D),
@@ -239,17 +241,14 @@ def attend(
     of, group = (1, max(1, q.shape[1] // (heads * d))) if whole else out.shape[2:4]
     check_heads(name, d, {"q_norm": q_norm, "k_norm": k_norm})
     check_capacity(name, capacity)
-    for arg, tensor, shape in (
-        ("q", q, (b, heads * group * d)),
-        ("k", k, (b, heads * d)),
-        ("v", v, (b, heads * d)),
-        ("v_cache", v_cache, k_cache.shape),
-    ):
-        check_argument(name, arg, tensor, shape)
-    check_argument(name, "position", position, (b,), int32)
+    for arg, tensor, width in (("q", q, heads * group * d), ("k", k, heads * d), ("v", v, heads * d)):
+        check_rows(name, arg, tensor, (b, width))
+    check_argument(name, "v_cache", v_cache, k_cache.shape)
+    check_type(position, Tensor, f"op {name!r}", "position")
+    check_argument(name, "position", position, (max(position.shape[0], b),), int32)
     check_argument(name, "rope", rope, (capacity, d), fp32)
     if whole:
-        check_argument(name, "out", out, (b, heads * group * d), q.dtype)
+        check_rows(name, "out", out, (b, heads * group * d), q.dtype)
     else:
         n = b if shares is None else out.shape[0]
         check_argument(name, "out", out, (n, heads, of, group, d), fp32)

@@ -19,7 +19,7 @@ from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_block, next_power_of_2, require
+from interlace.kernels.base import Kernel, check_argument, check_block, check_rows, next_power_of_2, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.combine.cuda import COMBINE_CUDA
 
@@ -60,7 +60,7 @@ def combine(
     first: Tensor | None = None,
     rows: Tensor | None = None,
 ) -> Op:
-    """Return the op: out (B, heads * D) from parts (B, KV heads, splits, group, D), peak and total.
+    """Return the op: out (B or more rows, heads * D) from parts (B, KV heads, splits, group, D), peak and total.
 
     Peak and total have the shape of parts without D; all three are in float32. With ``first`` (B + 1,) and ``rows``
     (R,), both int32, parts are (R, KV heads, 1, group, D). A tile is the query group of one KV head.
@@ -87,7 +87,7 @@ def combine(
     check_argument(name, "parts", parts, parts.shape, fp32)
     check_argument(name, "peak", peak, (b, heads, of, group), fp32)
     check_argument(name, "total", total, (b, heads, of, group), fp32)
-    check_argument(name, "out", out, (n, heads * group * d))
+    check_rows(name, "out", out, (n, heads * group * d))
     height = next_power_of_2(most)
     check_block(f"op {name!r}", height, next_power_of_2(d))
     part = (ALL if own else i.block(1), j.block(1), ALL, ALL)
