@@ -12,8 +12,11 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.kernels.causal_attention import AttentionTile  # noqa: E402
+from interlace.models.step_rows import PromptSegment, build_step_rows  # noqa: E402
+from interlace.workloads import LlamaShape, build_decode_graph  # noqa: E402
+from interlace.workloads.decode import build_rope_table  # noqa: E402
 
-from ..cases import TORCH  # noqa: E402
+from ..cases import TORCH, relative_error  # noqa: E402
 from ..chunks import DECODED, compute_chunk_attention, draw_chunk_inputs  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
@@ -32,9 +35,24 @@ def draw(case: str) -> tuple[il.Graph, dict[str, np.ndarray]]:
     return draw_chunk_inputs(dtype, d, 1, page, AttentionTile(64 * groups, keys, 1, 4 * groups))
 
 
+SHAPE, BATCH, CAPACITY = LlamaShape(1, 64, 64, 2, 1, 64, 97, qk_norm=True, tied=True), 3, 128
+#: Steps of two prompts of 20 and 13 tokens in chunks, and a sequence of 70 tokens that decodes.
+STEPS = (
+    [PromptSegment(0, 0, tuple(range(5, 17)))],
+    [PromptSegment(0, 12, tuple(range(17, 25))), PromptSegment(2, 0, (3, 1, 4, 1, 5, 9))],
+    [PromptSegment(2, 6, (2, 6, 5, 3, 5, 8, 9))],
+)
+
+
+def build_step() -> il.Graph:
+    return build_decode_graph(SHAPE, BATCH, CAPACITY, il.H200, chunk=16, pages=6)
+
+
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
     made = {case: EmulatedLaunch(il.build(draw(case)[0], il.Schedule(1)), stages=3) for case in CASES}
+    plan = il.autoplan(build_step(), il.H200, il.MegakernelExecutor, workers=1)
+    made["step"] = EmulatedLaunch(plan, stages=3)
     prepare([*made.values()])
     return made
 
@@ -54,3 +72,32 @@ def test_segments_of_any_lengths_are_right_run_after_run(case: str) -> None:
         assert np.isnan(found[:DECODED]).all()
         assert np.linalg.norm(found[DECODED:] - right) < 2 * graph.tensor("out").dtype.epsilon * np.linalg.norm(right)
         assert not found[DECODED:][given["first"] > np.arange(len(right))].any()
+
+
+def test_steps_that_read_prompts_are_those_of_the_reference() -> None:
+    run = launches()["step"]
+    graph, random = run.plan.graph, np.random.default_rng(0)
+    caches = [name for name in graph.inputs if name.endswith("_cache")]
+    given = {name: random.standard_normal(graph.tensor(name).shape) * 0.3 for name in graph.inputs}
+    given |= {"table": np.array([[5, -1], [0, 3], [1, -1]]), "rope": build_rope_table(CAPACITY, SHAPE.head_dim)}
+    for name in caches:
+        given[name][...] = np.nan
+        given[name][[0, 3]] = random.standard_normal((2, *given[name].shape[1:]))
+    t = {name: torch.from_numpy(value).to(TORCH[graph.tensor(name).dtype.name]) for name, value in given.items()}
+    t |= {name: run.allocate_tensor(name) for name in graph.outputs}
+    for step, segments in enumerate(STEPS):
+        rows = build_step_rows(BATCH, 16, CAPACITY, {1: (7, 70 + step)}, segments)
+        t |= {name: torch.from_numpy(value) for name, value in rows.items() if name in t}
+        exact = {name: (v.double() if v.is_floating_point() else v).numpy() for name, v in t.items()}
+        right = il.ReferenceExecutor(run.plan).run({name: exact[name] for name in graph.inputs})
+        for name in (*graph.intermediates, "logits"):
+            value = t[name] if name in t else run.get_intermediate(name)
+            value.fill_(float("nan") if value.is_floating_point() else -1)
+        run.seed = step
+        run.run(t)
+        assert [str(fault) for fault in run.faults] == []
+        wanted = [1, *(segment.sequence for segment in segments)]
+        assert relative_error(t["logits"][wanted], torch.from_numpy(right["logits"][wanted])) < 8e-3
+        assert (t["next"].numpy() == t["logits"].float().argmax(dim=1).numpy()).all()
+    written = t[caches[0]][[5, 1], 0, :, 0].isfinite().sum(dim=1).tolist()
+    assert written == [20, 13]
