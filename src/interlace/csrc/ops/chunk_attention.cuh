@@ -62,7 +62,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
 #pragma unroll 1
       for (leader = leader_from(begins, from); leader < BM; leader = leader_from(begins, leader + 1)) {
         begin = uniform(begins.row(leader));
-        cached = min(max(__ldcg(op.position + begin), 0), op.capacity);
+        cached = uniform(min(max(__ldcg(op.position + begin), 0), op.capacity));
         start = 0;
         if (cached > 0) return;
       }

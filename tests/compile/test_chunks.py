@@ -1,0 +1,33 @@
+"""Steps that read chunks of prompts compile for sm_90 without a GPU: one launch, wgmma, memory order, few spills."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import interlace as il
+from interlace.kernels.lint import count_instructions, lint
+from interlace.workloads import LLAMAS, build_decode_graph
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "chunk", "pages", "spilled"),
+    [
+        ("llama3.2-1b", 16, 128, None, 96),
+        pytest.param("qwen3-0.6b", 33, 512, 200, 96, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_step_with_a_chunk_is_one_launch_of_products_under_way(
+    name: str, batch: int, chunk: int, pages: int | None, spilled: int
+) -> None:
+    model = replace(LLAMAS[name], layers=1, vocabulary=4096)
+    graph = build_decode_graph(model, batch, 1088, il.H200, chunk=chunk, pages=pages)
+    plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
+    executor = il.MegakernelExecutor(plan, il.RunOptions("meta"))
+    binary = executor.binary
+    assert len(executor.build_launches()) == 1
+    assert lint(binary.ptx, posts=True, waits=True, posting_warp=True) == []
+    assert binary.warnings == ()  # serialised products would cause one
+    assert binary.resources.spill_bytes <= spilled  # in a loader warp, once per item
+    assert count_instructions(binary.ptx, "wgmma.mma_async") > 0
