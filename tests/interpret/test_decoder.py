@@ -117,3 +117,27 @@ def test_an_executor_that_does_not_fit_beside_another_is_left_out(monkeypatch: p
     assert decoder.explain().executor == "serial"
     assert decoder.explain().why.endswith("; without too_large: CUDA out of memory.")
     assert decoder._slots.position.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("pages", [pytest.param(None, marks=pytest.mark.thorough), 4])
+def test_steps_that_read_prompts_are_launches_and_texts_stay_the_same(
+    pages: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy, then sampled: launches are built anew when the first such sequence is added."""
+    model = ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32)
+    prompts = [[3, 1, 4, 1, 5], [7], [*range(20, 40)]]
+    ways = ({}, {"temperature": 2.0, "top_k": 40, "seed": 3})
+    plain = Decoder.from_model(model, batch=2, max_seq_len=64)
+    monkeypatch.setattr(launch, "device_fallback_reason", lambda device: None)
+    monkeypatch.setattr(launch, "STEP_EXECUTORS", (il.SerialExecutor,))
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=64, num_blocks=pages)
+    decoder.read_in_chunks(16)
+    assert decoder.explain().why.endswith("; chunks of 16 by launches of the serial executor")
+
+    def fail(*given: object) -> None:
+        raise AssertionError("PyTorch's own ops read a prompt")
+
+    monkeypatch.setattr(decoder, "_read_tokens", fail)
+    for way in ways:
+        assert decoder.generate(prompts, 4, **way) == plain.generate(prompts, 4, **way)
+    assert decoder.lengths == (0, 0)

@@ -22,14 +22,16 @@ from interlace.nn.decoder.cache import (
     count_cache_positions,
     resolve_max_seq_len,
 )
+from interlace.nn.decoder.chunks import ChunkLaunches, PromptQueue
 from interlace.nn.decoder.exclusive_lock import ExclusiveLock
 from interlace.nn.decoder.family import ModelParts, find_parts
 from interlace.nn.decoder.files import Progress, load_weights, select_device
 from interlace.nn.decoder.ids import Prompt, check_stop_ids, make_step_ids
-from interlace.nn.decoder.launch import StepLaunch, build_step_launch, describe_launch
+from interlace.nn.decoder.launch import StepLaunch, describe_launch
 from interlace.nn.decoder.padding import Padding, read_prompt
 from interlace.nn.decoder.pages import PageAllocator, PagedKVCache
 from interlace.nn.decoder.past_key_values import count_positions, extract_pairs, fill_slot
+from interlace.nn.decoder.prompts import PromptMixin
 from interlace.nn.decoder.sampling import GREEDY, SamplingParams, SamplingState
 from interlace.nn.decoder.slot_cache import SlotCache
 from interlace.nn.decoder.slots import Slots
@@ -38,7 +40,7 @@ from interlace.nn.decoder.text_generation import GenerationMixin
 from interlace.nn.decoder.weights import build_rope_table, check_weights, count_streamed_bytes
 
 
-class Decoder(GenerationMixin):
+class Decoder(PromptMixin, GenerationMixin):
     """Model of the Llama family with a static KV cache, built by one of the ``from_`` methods.
 
     Sequences are added and removed between steps: ``add`` claims a slot and prefills a prompt, ``step`` decodes one
@@ -89,6 +91,7 @@ class Decoder(GenerationMixin):
         self._slots = Slots(batch, self.max_seq_len, self._pages, self.device, window)
         self._sampling = SamplingState(batch, self.device)
         self._is_sampling = False  # True if the launches can sample
+        self._prompts, self._chunks = PromptQueue(), ChunkLaunches()
         self._launch = self._build_launch()
 
     @classmethod
@@ -267,8 +270,14 @@ class Decoder(GenerationMixin):
                 self._is_sampling = True
                 with torch.inference_mode(self.logits.is_inference()):  # same mode as when the decoder was built
                     self._launch = self._build_launch()
+                    self._build_chunks()
             self._sampling.set(slot, sampling)
-            self._prefill_slot(tokens[length:], slot, length)
+            if self._prompts.chunk:
+                self._slots.assign_reader(self._prompts, slot)
+                self._slots.set(slot, length)
+                self._prompts.add(slot, tokens, length)
+            else:
+                self._prefill_slot(tokens[length:], slot, length)
         except BaseException:
             if not own:
                 self._slots.clear(slot)
@@ -288,6 +297,7 @@ class Decoder(GenerationMixin):
     @torch.inference_mode()
     def _abort(self, slot: int) -> None:
         self._slots.clear(self._slots.check_active(slot))
+        self._prompts.drop(slot)
         self._sampling.set(slot, GREEDY)
 
     def kv_cache(self, slot: int | None = None) -> SlotCache:
@@ -306,34 +316,9 @@ class Decoder(GenerationMixin):
         """
         with self.lock.acquire("Decoder.kv_cache"):
             if slot is not None:
+                self._prompts.check_read(slot)
                 self._slots.get_length(slot)
             return SlotCache(self.cache, self._slots, self._slots.find_free() if slot is None else slot)
-
-    @torch.inference_mode()
-    def prefill(self, ids: Prompt, slot: int, *, attention_mask: Any = None) -> torch.Tensor:
-        """Append tokens to the sequence in a slot; return the logits (vocabulary,) of the last token.
-
-        Raises:
-            PromptError, BusyError: see ``add``.
-            SlotError: the slot has no sequence; see ``add``.
-            LengthError: the sequence would exceed the capacity.
-            PageError: the tokens need more pages than are free.
-        """
-        tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding)
-        with self.lock.acquire("Decoder.prefill"):
-            length = self._slots.get_length(slot)
-            self._slots.check_room(slot, length, len(tokens))
-            self._slots.grow({slot: length + len(tokens)})
-            return self._prefill_slot(tokens, slot, length)
-
-    def _prefill_slot(self, tokens: list[int], slot: int, length: int) -> torch.Tensor:
-        ids = torch.tensor(tokens, device=self.device)
-        self.logits[slot] = plain.prefill(self.shape, self._weights, self._rope, self.cache, ids, slot, length)
-        end, slots = length + len(tokens), slice(slot, slot + 1)
-        last = torch.full((1,), end - 1, device=self.device)
-        self.next[slots] = self._sampling.sample(self.logits[slots], last, slots)
-        self._slots.activate(slot, end)
-        return self.logits[slot]
 
     def step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> StepResult:
         """Append one token to every sequence and compute the logits of the next token.
@@ -357,7 +342,8 @@ class Decoder(GenerationMixin):
     @torch.inference_mode()
     def _step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> StepResult:
         taken, lengths = self._slots.stepped_slots, self._slots.lengths
-        if not taken:
+        segments = self._prompts.select_segments()
+        if not taken and not segments:
             self._slots.get_length(0)  # raises
         for slot in taken:
             self._slots.check_room(slot, lengths[slot], 1)
@@ -366,11 +352,20 @@ class Decoder(GenerationMixin):
         self._slots.grow({slot: lengths[slot] + 1 for slot in taken})
         self._slots.redirect_writes()
         self._tokens.copy_(self.next if tokens is None else tokens)
-        if isinstance(self._launch, StepLaunch):
+        chunk = self._chunks.find_chunk(segments) if segments else None
+        if chunk is not None:
+            self._chunks.run(chunk, self.max_seq_len, self._tokens, {slot: lengths[slot] for slot in taken}, segments)
+            self._slots.position += self._slots.advance
+        elif taken and isinstance(self._launch, StepLaunch):
             self._launch.run()
-        else:
+        elif taken:
             self._run_plain(max(lengths[slot] for slot in taken) + 1)
         self._slots.advance_lengths()
+        for segment in segments:
+            if chunk is None:
+                self._read_tokens([*segment.tokens], segment.sequence, segment.start)
+            length, is_read = self._prompts.advance(segment)
+            (self._slots.activate if is_read else self._slots.set)(segment.sequence, length)
         return StepResult(self.logits, self.next)
 
     def _run_plain(self, reach: int) -> None:
@@ -385,16 +380,8 @@ class Decoder(GenerationMixin):
         """Return the number of pages that a sequence of this many tokens needs; 0 if each slot has its own memory."""
         return 0 if self._pages is None else self._pages.count_pages(positions)
 
-    def _build_launch(self) -> StepLaunch | str:
-        tensors = {"tokens": self._tokens, "position": self._slots.position, "rope": self._rope}
-        tensors |= {"logits": self.logits, "next": self.next, **self._sampling.tensors}
-        tensors |= {**self.cache.tensors, **self._weights}
-        pages = None if self._pages is None else self.num_blocks
-        return build_step_launch(
-            self.shape, self.batch, self.max_seq_len, tensors, self._slots.advance, self._is_sampling, pages
-        )
-
     def explain(self) -> StepReport:
         """Return what runs the steps, why, and the minimum number of bytes that a step reads."""
         moved = count_streamed_bytes(self.shape, self._weights), self.cache.position_bytes * sum(self.lengths)
-        return StepReport(*describe_launch(self._launch), *moved)
+        name, why = describe_launch(self._launch)
+        return StepReport(name, "; ".join((why, *self._chunks.reasons)), *moved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -47,6 +47,9 @@ class DecoderProtocol(Protocol):
 
     @property
     def active_slots(self) -> tuple[int, ...]: ...
+
+    @property
+    def unread(self) -> Mapping[int, int]: ...
 
     def count_pages(self, positions: int) -> int: ...
 
@@ -177,7 +180,9 @@ def generate_tokens(
                 waiting.popleft()
                 slot = decoder._add(prompt, None, replace(sampling, sequence=number))
                 running[slot] = _Sequence(number, most, pages)
-            read, made_by = _make_reader(decoder.next), sorted(running.items())
+            unread = decoder.unread
+            read = _make_reader(decoder.next)
+            made_by = sorted((slot, sequence) for slot, sequence in running.items() if slot not in unread)
             for slot, sequence in made_by:
                 if sequence.left == 1 or (not ahead and read()[slot] in ends):
                     end(slot)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -42,6 +43,7 @@ class StepLaunch:
 
     Attributes:
         rejections: reasons why other executors cannot run the step.
+        step_us: measured time of a step in microseconds; 0 where it was not measured.
 
     Raises:
         InterlaceError: the executor fails to run.
@@ -50,6 +52,7 @@ class StepLaunch:
     def __init__(self, executor: DeviceExecutor, tensors: Mapping[str, torch.Tensor], advance: torch.Tensor) -> None:
         self.executor, self._tensors, self._advance = executor, tensors, advance
         self.rejections: tuple[str, ...] = ()
+        self.step_us = 0.0
         self._captured: torch.cuda.CUDAGraph | None = None
         if advance.device.type == "cuda":
             self._enqueue()  # compiles, which a capture forbids; the first step overwrites its results
@@ -115,6 +118,7 @@ def build_step_launch(
     advance: torch.Tensor,
     has_sampling: bool = False,
     pages: int | None = None,
+    chunk: int = 0,
 ) -> StepLaunch | str:
     """Return the fastest launches of a step on these tensors, or the reason why no launches can run it.
 
@@ -123,7 +127,7 @@ def build_step_launch(
     Args:
         tensors: inputs and outputs by the names of ``build_decode_graph``; may include others.
         advance: see ``StepLaunch``.
-        has_sampling, pages: see ``build_decode_graph``.
+        has_sampling, pages, chunk: see ``build_decode_graph``.
 
     Raises:
         LaunchEndedError: a launch ended itself, and with it the CUDA context.
@@ -137,9 +141,8 @@ def build_step_launch(
     device = str(embed.device)
     try:
         dtype = _DTYPES[embed.dtype]
-        graph = build_decode_graph(
-            shape, batch, capacity, find_spec(device), dtype=dtype, has_sampling=has_sampling, pages=pages
-        )
+        more: dict[str, Any] = {"has_sampling": has_sampling, "pages": pages, "chunk": chunk}
+        graph = build_decode_graph(shape, batch, capacity, find_spec(device), dtype=dtype, **more)
     except InterlaceError as error:
         return str(error)
     given = {name: tensors[name] for name in (*graph.inputs, *graph.outputs)}
@@ -157,7 +160,8 @@ def build_step_launch(
                 reasons.append(f"{runner.name}: {error}")
     if not able:
         return "; ".join(reasons)
-    _, fastest = min(able, key=lambda timed: timed[0])
+    step_us, fastest = min(able, key=lambda timed: timed[0])
+    fastest.step_us = step_us
     fastest.rejections = tuple(reasons)
     return fastest
 

@@ -1,0 +1,185 @@
+"""Prompts that steps read in chunks, while other sequences decode.
+
+With at most 4 tokens of prompts a step, and prompts of 6 and 5 tokens added at once:
+
+    step     0                1                  2
+    reads    a0 a1 a2 a3      a4 a5 b0 b1        b2 b3 b4
+    decodes                                      a            from the step after its last token on
+
+A step of launches pads its tokens of prompts to one of a few chunks (``models/step_rows``), each of which is a graph of
+its own, planned once. PyTorch's own ops read segment by segment. Which is faster is measured when launches are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from interlace.core.errors import SlotError
+from interlace.models.step_rows import CHUNKS, PromptSegment, build_step_rows, select_chunk
+from interlace.nn.decoder.launch import StepLaunch, describe_launch
+
+#: Builds the launches of a chunk on tensors of its rows, or returns a reason why there are none.
+LaunchBuilder = Callable[[int, Mapping[str, torch.Tensor]], StepLaunch | str]
+#: Returns the microseconds in which PyTorch's own ops read so many tokens; None where that cannot be measured.
+LibraryTimer = Callable[[int], float | None]
+_FEW = 32, 128  # tokens of chunks smaller than the largest that have launches: each takes seconds to plan and compile
+
+
+class PromptQueue:
+    """Prompts that are not wholly read, first come, first served.
+
+    Attributes:
+        chunk: most tokens of prompts that a step reads; 0 if prompts are read whole when they are added.
+    """
+
+    def __init__(self) -> None:
+        self.chunk = 0
+        self._prompts: dict[int, tuple[list[int], int]] = {}  # tokens, and how many of them are cached
+
+    @property
+    def unread(self) -> dict[int, int]:
+        """Number of tokens that are left to read, by slot."""
+        return {slot: len(tokens) - cached for slot, (tokens, cached) in self._prompts.items()}
+
+    def check_read(self, slot: int) -> None:
+        """Raise SlotError if the prompt of a slot is not wholly read."""
+        left = self.unread.get(slot, 0) if isinstance(slot, int) else 0  # others are refused elsewhere
+        if left:
+            raise SlotError(f"slot {slot} has {left} tokens of its prompt left to read; run steps until it has none")
+
+    def add(self, slot: int, tokens: list[int], cached: int) -> None:
+        """Add the prompt of a slot, whose first tokens are cached already."""
+        self._prompts[slot] = tokens, cached
+
+    def drop(self, slot: int) -> None:
+        """Remove the prompt of a slot, if it has one."""
+        self._prompts.pop(slot, None)
+
+    def select_segments(self) -> list[PromptSegment]:
+        """Return the tokens that the next step reads."""
+        segments, room = [], self.chunk
+        for slot, (tokens, cached) in self._prompts.items():
+            taken = tokens[cached : cached + room]
+            room -= len(taken)
+            if taken:
+                segments.append(PromptSegment(slot, cached, tuple(taken)))
+        return segments
+
+    def advance(self, segment: PromptSegment) -> tuple[int, bool]:
+        """Count a segment as read; return the length of its sequence, and whether its prompt is wholly read."""
+        tokens, _ = self._prompts[segment.sequence]
+        length = segment.start + len(segment.tokens)
+        self._prompts[segment.sequence] = tokens, length
+        if length == len(tokens):
+            self.drop(segment.sequence)
+        return length, length == len(tokens)
+
+
+class ChunkLaunches:
+    """Launches of steps that read prompts, by number of rows of prompts.
+
+    Attributes:
+        launches: launches by chunk, the largest last; empty if PyTorch's own ops read prompts.
+        reasons: how each chunk is read, in words.
+    """
+
+    def __init__(self) -> None:
+        self.launches: dict[int, tuple[StepLaunch, dict[str, torch.Tensor]]] = {}
+        self.reasons: list[str] = []
+
+    @staticmethod
+    def select_chunks(chunk: int) -> tuple[int, ...]:
+        """Return the chunks for which launches are built if a step reads at most so many tokens of prompts."""
+        most = select_chunk(min(chunk, CHUNKS[-1]))
+        return (*(few for few in _FEW if few < most), most)
+
+    def build(
+        self,
+        chunk: int,
+        batch: int,
+        device: torch.device,
+        build_launch: LaunchBuilder,
+        step_us: float,
+        time_library: LibraryTimer,
+    ) -> None:
+        """Build launches for chunks in which they are faster than a step and PyTorch's own ops.
+
+        Args:
+            chunk: most tokens of prompts of a step.
+            batch: number of slots.
+            step_us: time of a step without prompts.
+        """
+        self.launches, self.reasons = {}, []
+        for rows in self.select_chunks(chunk):
+            tensors = _make_tensors(batch, rows, device)
+            launch = build_launch(rows, tensors)
+            if isinstance(launch, str):
+                self.reasons.append(f"chunks of {rows} by PyTorch's own ops: {launch}")
+                continue
+            library_us = time_library(rows)
+            if library_us is not None and launch.step_us > library_us + step_us:
+                self.reasons.append(
+                    f"chunks of {rows} by PyTorch's own ops, {library_us + step_us:.0f} us with a step, not by "
+                    f"launches, {launch.step_us:.0f} us"
+                )
+                continue
+            self.reasons.append(f"chunks of {rows} by launches of the {describe_launch(launch)[0]} executor")
+            self.launches[rows] = launch, tensors
+
+    def find_chunk(self, segments: Sequence[PromptSegment]) -> int | None:
+        """Return the smallest chunk with launches that has room for segments; None if no such chunk exists."""
+        taken = sum(len(segment.tokens) for segment in segments)
+        return min((chunk for chunk in self.launches if chunk >= taken), default=None)
+
+    def run(
+        self,
+        chunk: int,
+        capacity: int,
+        tokens: torch.Tensor,
+        decoded: Mapping[int, int],
+        segments: Sequence[PromptSegment],
+    ) -> None:
+        """Enqueue a step on the current stream.
+
+        Args:
+            capacity: positions that a slot may have.
+            tokens: (batch,) int32 on the device, token of each slot that decodes.
+            decoded: position of the token, by slot that decodes.
+            segments: tokens of prompts.
+        """
+        launch, tensors = self.launches[chunk]
+        batch = len(tokens)
+        rows = build_step_rows(batch, chunk, capacity, {slot: (0, at) for slot, at in decoded.items()}, segments)
+        for name, values in rows.items():
+            host = torch.from_numpy(values)
+            if tensors[name].is_cuda:
+                host = host.pin_memory()
+            tensors[name].copy_(host, non_blocking=True)
+        tensors["tokens"][:batch].copy_(tokens)
+        launch.run()
+
+
+def _make_tensors(batch: int, chunk: int, device: torch.device) -> dict[str, torch.Tensor]:
+    """Make the tensors of a step's rows, filled so that a trial run is one of a segment of sequence 0."""
+    rows: dict[str, Any] = dict.fromkeys(("tokens", "position", "sequence"), batch + chunk)
+    rows |= {"first": chunk, "wanted": batch, "wanted_position": batch}
+    tensors = {name: torch.zeros(count, dtype=torch.int32, device=device) for name, count in rows.items()}
+    tensors["sequence"][:batch] = torch.arange(batch)
+    return tensors
+
+
+def measure_us(device: torch.device, enqueue: Callable[[], object], times: int = 3) -> float:
+    """Return the shortest time of a few calls that enqueue work on a GPU, in microseconds."""
+    found: list[float] = []
+    with torch.cuda.device(device):
+        for _ in range(times + 1):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            enqueue()
+            end.record()
+            end.synchronize()
+            found.append(begin.elapsed_time(end) * 1e3)
+    return min(found[1:])

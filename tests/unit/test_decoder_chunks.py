@@ -1,0 +1,127 @@
+"""A decoder whose steps read prompts in chunks, on the CPU: the same texts, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from interlace.core.errors import ArgumentError, LengthError, PageError, SlotError  # noqa: E402
+from interlace.nn import Decoder, SamplingParams  # noqa: E402
+from interlace.nn.decoder.chunks import ChunkLaunches  # noqa: E402
+
+from .llama import ToyForCausalLM, oracle, relative_error  # noqa: E402
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [7], [53, 58, 9], [*range(20, 33)]]
+
+
+@pytest.fixture(scope="module")
+def model() -> ToyForCausalLM:
+    return ToyForCausalLM()
+
+
+@pytest.mark.parametrize("pages", [None, 3])
+@pytest.mark.parametrize("chunk", [1, 4, 5, 100])
+def test_texts_are_the_same_with_chunks_of_any_size(model: ToyForCausalLM, pages: int | None, chunk: int) -> None:
+    """More prompts than slots, greedy and sampled."""
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=24, num_blocks=pages)
+    ways = ({}, {"temperature": 1.5, "top_k": 30, "seed": 4})
+    whole = [decoder.generate(PROMPTS, 6, **way) for way in ways]
+    decoder.read_in_chunks(chunk)
+    assert [decoder.generate(PROMPTS, 6, **way) for way in ways] == whole
+    assert (decoder.lengths, dict(decoder.unread), decoder.active_slots) == ((0, 0), {}, ())
+
+
+def test_sequences_decode_while_a_prompt_is_read(model: ToyForCausalLM) -> None:
+    decoder = Decoder.from_model(model, batch=3, max_seq_len=24)
+    decoder.read_in_chunks(4)
+    first = decoder.add(PROMPTS[2])
+    assert (decoder.unread, decoder.lengths) == ({first: 3}, (0, 0, 0))
+    decoder.step()
+    text = list(PROMPTS[2])
+    second, third = decoder.add(PROMPTS[0]), decoder.add(PROMPTS[1])
+    for unread in ({second: 7, third: 1}, {second: 3, third: 1}, {}):
+        text.append(int(decoder.next[first]))
+        logits, following = decoder.step()
+        assert relative_error(logits[first], oracle(model, decoder.shape, text)[-1]) < 1e-6
+        assert decoder.unread == unread
+    assert decoder.lengths == (6, 11, 1)
+    for slot, prompt in ((second, PROMPTS[0]), (third, PROMPTS[1])):
+        right = oracle(model, decoder.shape, prompt)[-1]
+        assert relative_error(logits[slot], right) < 1e-6
+        assert following[slot] == right.argmax()
+    decoder.step()
+    assert decoder.lengths == (7, 12, 2)
+
+
+def test_a_prompt_that_is_not_read_is_no_sequence_yet_and_may_be_aborted(model: ToyForCausalLM) -> None:
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=24)
+    decoder.read_in_chunks(4)
+    slot = decoder.add(PROMPTS[0])
+    decoder.step()
+    for act in (lambda: decoder.prefill([1], slot), lambda: decoder.kv_cache(slot), lambda: decoder.read_in_chunks(8)):
+        with pytest.raises(SlotError, match="slot 0 has 7 tokens of its prompt left to read; run steps until"):
+            act()
+    decoder.abort(slot)
+    assert (decoder.unread, decoder.active_slots) == ({}, ())
+    with pytest.raises(SlotError):
+        decoder.step()
+    decoder.read_in_chunks(None)
+    decoder.add(PROMPTS[0])
+    assert relative_error(decoder.logits[0], oracle(model, decoder.shape, PROMPTS[0])[-1]) < 1e-6
+
+
+def test_what_no_chunk_can_be_is_refused_before_anything_changes(model: ToyForCausalLM) -> None:
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=128, num_blocks=1)
+    for chunk in (0, -3):
+        with pytest.raises(ArgumentError, match=f"chunk is {chunk}; give a positive number"):
+            decoder.read_in_chunks(chunk)
+    decoder.read_in_chunks(16)
+    with pytest.raises(PageError, match="need 2 more pages of 64 positions, and 1 of the 1 are free"):
+        decoder.add([1] * 65)
+    with pytest.raises(LengthError, match="a prompt of 129 tokens: that is more than the max_seq_len of 128"):
+        decoder.add([1] * 129)
+    assert (decoder.unread, decoder.active_slots, decoder.lengths) == ({}, (), (0, 0))
+
+
+def test_a_prompt_may_end_at_the_capacity(model: ToyForCausalLM) -> None:
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=11)
+    decoder.read_in_chunks(4)
+    slot, other = decoder.add(PROMPTS[0]), decoder.add(PROMPTS[2], sampling=SamplingParams(temperature=1.0))
+    for _ in range(3):
+        decoder.step()
+    assert (decoder.lengths, decoder.unread) == ((11, 1), {other: 2})
+    assert relative_error(decoder.logits[slot], oracle(model, decoder.shape, PROMPTS[0])[-1]) < 1e-6
+    with pytest.raises(LengthError, match="slot 0, 11 positions and 1 more"):
+        decoder.step()
+    decoder.abort(slot)
+    decoder.step()
+    assert (decoder.lengths, decoder.unread) == ((0, 3), {})
+
+
+def test_a_step_that_fails_leaves_prompts_as_they_were(model: ToyForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=24)
+    first = decoder.add(PROMPTS[2])
+    decoder.read_in_chunks(8)
+    second = decoder.add(PROMPTS[0])
+
+    def fail(*given: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    token = int(decoder.next[first])
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "_read_tokens", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            decoder.step()
+    assert (decoder.lengths, decoder.unread) == ((4, 0), {second: 11})
+    decoder.step()
+    decoder.step()
+    right = oracle(model, decoder.shape, PROMPTS[0])[-1]
+    assert relative_error(decoder.logits[second], right) < 1e-6
+    assert decoder.lengths == (6, 11)
+    assert token == oracle(model, decoder.shape, PROMPTS[2])[-1].argmax()
+
+
+def test_few_chunks_have_launches() -> None:
+    found = [ChunkLaunches.select_chunks(chunk) for chunk in (1, 16, 40, 128, 300, 5000)]
+    assert found == [(16,), (16,), (32, 64), (32, 128), (32, 128, 512), (32, 128, 512)]
