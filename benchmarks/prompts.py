@@ -1,0 +1,228 @@
+"""Steps that read prompts: microseconds with a chunk of each size aboard, and whole streams, next to PyTorch's ops.
+
+    python benchmarks/prompts.py benchmarks/results/prompts-h200.json --case llama3.2-1b:16:1024
+    python benchmarks/prompts.py benchmarks/results/prompts-h200.json --case qwen3-0.6b:33:256 --stream 33:32:128
+
+Needs a GPU. A case is a model, sequences that decode, and the positions of each. One more sequence reads a chunk after
+``--start`` positions of its own. Variants run in turns on the same random weights: the megakernel's step without and
+with a chunk, and PyTorch's ops that read as many tokens, as a decoder does without ``read_in_chunks``, captured in a
+CUDA graph and launch by launch. The logits of all sequences are compared with float64 first. A stream is so many
+prompts of so many ids with so many new tokens each, through ``Decoder.generate``, wall clock: whole prompts and chunks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from script import format_command, format_error, make_parser, measure_jobs
+
+from interlace.bench.record import read_matching_rows, write_record
+from interlace.bench.sources import list_launch_sources
+from interlace.bench.timing import describe_protocol, time_rounds
+from interlace.core.errors import InterlaceError
+from interlace.deploy import current_device, make_executor
+from interlace.executors.megakernel import MegakernelExecutor
+from interlace.models.step_rows import CHUNKS, PromptSegment, build_step_rows
+from interlace.models.weights import list_weights
+from interlace.workloads import LLAMAS, build_decode_graph
+from interlace.workloads.decode import build_rope_table
+
+_REPEATS, _STREAMS = 5, 3
+PROTOCOL = (
+    f"each step in a CUDA graph, {describe_protocol(_REPEATS)}, random weights in bf16, larger than the L2; streams by "
+    f"the wall clock, median of {_STREAMS} after one that is not counted"
+)
+#: Model, sequences that decode, their positions, positions before the chunk, stream (prompts, ids, new tokens) or None.
+Case = tuple[str, int, int, int, tuple[int, int, int] | None]
+
+
+def describe(case: Case) -> str:
+    """Return a case's name."""
+    name, batch, context, start, stream = case
+    return f"{name}, {batch} sequences at {context}, a chunk after {start}" + ("" if stream is None else f", {stream}")
+
+
+def draw_model(torch: Any, name: str, capacity: int) -> tuple[dict[str, Any], Any]:
+    """Return random weights, and the table of RoPE."""
+    shape, random = LLAMAS[name], torch.Generator("cuda").manual_seed(0)
+    weights = {}
+    for each, extents in list_weights(shape).items():
+        value = torch.randn(extents, generator=random, device="cuda", dtype=torch.bfloat16)
+        weights[each] = value * extents[-1] ** -0.5 if len(extents) == 2 else 1 + value / 8
+    return weights, torch.from_numpy(build_rope_table(capacity, shape.head_dim)).cuda()
+
+
+def measure_error(found: Any, gold: Any) -> float:
+    """Return the relative Frobenius error."""
+    return float((found.double() - gold).norm() / gold.norm())
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Return the row of a case."""
+    import torch
+
+    from interlace.nn.decoder import step as plain
+    from interlace.nn.decoder.cache import KVCache
+
+    name, batch, context, start, stream = case
+    shape, device, slots = LLAMAS[name], current_device(), batch + 1
+    capacity = -(-max(context + 1, start + CHUNKS[-1]) // 64) * 64
+    weights, rope = draw_model(torch, name, capacity)
+    cache = KVCache.make(shape, slots, capacity, torch.bfloat16, torch.device("cuda"))
+    random = torch.Generator("cuda").manual_seed(1)
+    for tensor in (*cache.k, *cache.v):
+        tensor.normal_(generator=random)
+    exact_weights = {each: value.double() for each, value in weights.items()}
+    ids = torch.randint(shape.vocabulary, (CHUNKS[-1],), generator=random, device="cuda")
+    tokens = torch.randint(shape.vocabulary, (batch,), generator=random, device="cuda")
+
+    def table_for(w: Mapping[str, Any]) -> Any:
+        return rope.to(torch.promote_types(rope.dtype, w["embed"].dtype))
+
+    def read_by_torch(count: int, w: Mapping[str, Any], kept: KVCache) -> Any:
+        return plain.prefill(shape, w, table_for(w), kept, ids[:count], batch, start)
+
+    def decode_by_torch(w: Mapping[str, Any], kept: KVCache) -> Any:
+        at = torch.full((slots,), context, device="cuda")
+        every = torch.cat([tokens, tokens[:1]])
+        return plain.decode(shape, w, table_for(w), kept, every, at, context + 1)[:batch]
+
+    def copy(dtype: Any) -> KVCache:
+        return KVCache(*(tuple(each.to(dtype, copy=True) for each in both) for both in (cache.k, cache.v)))
+
+    exact = copy(torch.float64)
+    gold_decoded = decode_by_torch(exact_weights, exact)
+    row: dict[str, Any] = {"model": name, "batch": batch, "context": context, "start": start, "left_out": {}}
+    row |= {"errors": {}, "pytorch_errors": {"decoded": measure_error(decode_by_torch(weights, cache), gold_decoded)}}
+    ways: dict[str, Callable[[], object]] = {}
+    eager: dict[str, Callable[[], object]] = {}
+    for chunk in CHUNKS:
+        graph = build_decode_graph(shape, slots, capacity, device, chunk=chunk)
+        segments = [PromptSegment(batch, start, tuple(ids[:chunk].tolist()))] if chunk else []
+        decoded = {slot: (int(token), context) for slot, token in enumerate(tokens)}
+        rows = build_step_rows(slots, chunk, capacity, decoded, segments)
+        if not chunk:
+            rows["position"][batch] = start  # a step without a chunk writes a row of every sequence
+        given = {each: torch.from_numpy(rows[each]).cuda() for each in rows if each in graph.inputs}
+        given |= {**weights, **cache.tensors, "rope": rope}
+        given["logits"] = torch.full((slots, shape.vocabulary), float("nan"), dtype=torch.bfloat16, device="cuda")
+        given["next"] = torch.zeros(slots, dtype=torch.int32, device="cuda")
+        try:
+            schedule = MegakernelExecutor.select_default(graph, device)
+            executor = make_executor(graph, device, MegakernelExecutor, schedule)
+            executor.run(given)
+            executor.synchronize()
+        except InterlaceError as error:
+            row["left_out"][f"step, chunk {chunk}"] = format_error(error)
+        else:
+            errors = {"decoded": measure_error(given["logits"][:batch], gold_decoded)}
+            ways[f"step, chunk {chunk}"] = lambda run=executor, t=given: run.run(t)
+            if chunk:
+                gold = read_by_torch(chunk, exact_weights, exact)
+                errors["read"] = measure_error(given["logits"][batch], gold)
+                row["pytorch_errors"][f"read {chunk}"] = measure_error(read_by_torch(chunk, weights, cache), gold)
+            row["errors"][f"step, chunk {chunk}"] = errors
+        if chunk:
+            ways[f"PyTorch reads {chunk}, captured"] = lambda n=chunk: read_by_torch(n, weights, cache)
+            eager[f"PyTorch reads {chunk}"] = lambda n=chunk: read_by_torch(n, weights, cache)
+    del exact, exact_weights
+    torch.cuda.empty_cache()
+    with torch.inference_mode():
+        row["times"] = {each: asdict(timing) for each, timing in time_rounds(ways, _REPEATS).times.items()}
+        row["wall_us"] = {each: measure_wall_us(torch, call) for each, call in eager.items()}
+    row["streams"] = {} if stream is None else measure_streams(torch, case, weights, rope)
+    return row
+
+
+def measure_wall_us(torch: Any, call: Callable[[], object]) -> float:
+    """Return the median microseconds of a call with its host work."""
+    times = []
+    for _ in range(_REPEATS + 1):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) * 1e6)
+    return median(times[1:])
+
+
+def measure_streams(torch: Any, case: Case, weights: Mapping[str, Any], rope: Any) -> dict[str, Any]:
+    """Return milliseconds of a stream, and of one prompt to its first token, by how prompts are read."""
+    from interlace.nn import Decoder
+
+    name, batch, *_, stream = case
+    assert stream is not None
+    count, length, new = stream
+    random = torch.Generator().manual_seed(2)
+    prompts = torch.randint(LLAMAS[name].vocabulary, (count, length), generator=random).tolist()
+    decoder = Decoder.from_weights(LLAMAS[name], weights, rope, batch=batch)
+    found: dict[str, Any] = {}
+    texts = []
+    for chunk in (None, 128, 512):
+        decoder.read_in_chunks(chunk)
+        way = "whole prompts" if chunk is None else f"chunks of {chunk}"
+        texts.append(decoder.generate(prompts, new))
+        many, one = (
+            [time_s(torch, lambda p=some, n=most: decoder.generate(p, n)) for _ in range(_STREAMS)]
+            for some, most in ((prompts, new), (prompts[:1], 1))
+        )
+        found[way] = {"stream_ms": median(many) * 1e3, "first_token_ms": median(one) * 1e3}
+        found[way] |= {"tokens_per_s": count * new / median(many), "how": str(decoder.explain())}
+        same = sum(a == b for a, b in zip(texts[-1], texts[0], strict=True))
+        found[way]["texts_as_whole"] = same / count
+    return found
+
+
+def time_s(torch: Any, call: Callable[[], object]) -> float:
+    """Return the seconds of a call that ends with work on the device."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def parse_case(text: str, start: int, stream: str | None) -> Case:
+    """Parse ``MODEL:BATCH:CONTEXT`` and ``PROMPTS:IDS:NEW``."""
+    name, batch, context = text.split(":")
+    if stream is None:
+        return name, int(batch), int(context), start, None
+    count, length, new = map(int, stream.split(":"))
+    return name, int(batch), int(context), start, (count, length, new)
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--case", action="append", required=True, metavar="MODEL:BATCH:CONTEXT")
+    parser.add_argument("--start", type=int, default=0, help="positions before the chunk")
+    parser.add_argument("--stream", metavar="PROMPTS:IDS:NEW", help="prompts, ids of each, and new tokens")
+    given = parser.parse_args()
+    graph = build_decode_graph(LLAMAS["llama3.2-1b"], 1, 64, current_device(), chunk=16)
+    measures = list_launch_sources(graph)
+    rows = read_matching_rows(given.path, measures)
+    cases = [parse_case(text, given.start, given.stream) for text in given.case]
+    options = [f"--case {text}" for text in given.case] + [f"--start {given.start}"]
+    options += [] if given.stream is None else [f"--stream {given.stream}"]
+    for _, row in measure_jobs(measure, cases, describe):
+        rows.append(row)
+        write_record(given.path, format_command(given.path, *options), PROTOCOL, measures, {"rows": rows})
+        for way, figures in row["times"].items():
+            told = ", ".join(f"{what} {value:.1e}" for what, value in row["errors"].get(way, {}).items())
+            print(f"  {way:28} {figures['median_us']:9.1f} us  {told}", flush=True)
+        for way, us in row["wall_us"].items():
+            print(f"  {way:28} {us:9.1f} us with its host work", flush=True)
+        print("  errors of PyTorch:", ", ".join(f"{k} {v:.1e}" for k, v in row["pytorch_errors"].items()), flush=True)
+        for way, figures in row["streams"].items():
+            print(f"  {way}: {figures}", flush=True)
+        for way, reason in row["left_out"].items():
+            print(f"  {way}: {reason}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
