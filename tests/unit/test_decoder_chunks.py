@@ -37,7 +37,7 @@ def test_sequences_decode_while_a_prompt_is_read(model: ToyForCausalLM) -> None:
     decoder.read_in_chunks(4)
     first = decoder.add(PROMPTS[2])
     assert (decoder.unread, decoder.lengths) == ({first: 3}, (0, 0, 0))
-    decoder.step()
+    decoder.step([0, 0, 0])  # nobody decodes yet
     text = list(PROMPTS[2])
     second, third = decoder.add(PROMPTS[0]), decoder.add(PROMPTS[1])
     for unread in ({second: 7, third: 1}, {second: 3, third: 1}, {}):

@@ -347,6 +347,8 @@ class Decoder(PromptMixin, GenerationMixin):
             self._slots.get_length(0)  # raises
         for slot in taken:
             self._slots.check_room(slot, lengths[slot], 1)
+        if not taken:
+            tokens = None  # only prompts are read
         if tokens is not None:
             tokens = make_step_ids(tokens, taken, self.batch, self.shape.vocabulary, self.device)
         self._slots.grow({slot: lengths[slot] + 1 for slot in taken})
