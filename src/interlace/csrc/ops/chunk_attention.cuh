@@ -226,7 +226,8 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
       wgmma_wait<1>();
       settle(scores);
       weigh(blocks);
-      pin_before_wait(rows.total[0] + rows.total[1]);
+      // With one warpgroup ptxas takes the trap for a divergent path, and serialises all products (warning C7518).
+      if (WARPGROUPS > 1) pin_before_wait(rows.total[0] + rows.total[1]);
       wgmma_wait<0>();
       settle(accumulators);
       release(stage, before);
