@@ -19,7 +19,7 @@ from interlace.workloads.decode import build_rope_table  # noqa: E402
 from ..cases import TORCH, relative_error  # noqa: E402
 from ..chunks import DECODED, compute_chunk_attention, draw_chunk_inputs  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.programs import EmulatedLaunch, prepare  # noqa: E402
+from ..emulator.programs import EmulatedLaunch, kinds_of_faults, prepare  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -27,6 +27,18 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 CASES = {
     "plain, two warpgroups": (il.fp16, 64, 0, 2, 64),
     "pages, wide heads": (il.bf16, 128, 64, 1, 32),
+}
+
+
+_PIN = "      if (WARPGROUPS > 1) pin_before_wait(rows.total[0] + rows.total[1]);\n"
+_WAIT, _RELEASE = "      wgmma_wait<0>();\n      settle(accumulators);\n", "      release(stage, before);\n"
+_MULTIPLY = "      clear(op, stage.slot, blocks, visible);\n      wgmma_fence();\n"
+FAULTS = {
+    "values are handed back while they are multiplied": (_PIN + _WAIT + _RELEASE, _PIN + _RELEASE + _WAIT),
+    "a block of a cache is multiplied before it has come": (
+        "      await_stage(stage);\n" + _MULTIPLY,
+        "      await(load_full(stage.slot), stage.phase);\n" + _MULTIPLY,
+    ),
 }
 
 
@@ -53,6 +65,8 @@ def launches() -> dict[str, EmulatedLaunch]:
     made = {case: EmulatedLaunch(il.build(draw(case)[0], il.Schedule(1)), stages=3) for case in CASES}
     plan = il.autoplan(build_step(), il.H200, il.MegakernelExecutor, workers=1)
     made["step"] = EmulatedLaunch(plan, stages=3)
+    broken = il.build(draw("pages, wide heads")[0], il.Schedule(1))
+    made |= {name: EmulatedLaunch(broken, stages=2, change=change) for name, change in FAULTS.items()}
     prepare([*made.values()])
     return made
 
@@ -72,6 +86,13 @@ def test_segments_of_any_lengths_are_right_run_after_run(case: str) -> None:
         assert np.isnan(found[:DECODED]).all()
         assert np.linalg.norm(found[DECODED:] - right) < 2 * graph.tensor("out").dtype.epsilon * np.linalg.norm(right)
         assert not found[DECODED:][given["first"] > np.arange(len(right))].any()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_broken_hand_off_of_blocks_is_found(name: str) -> None:
+    graph, given = draw("pages, wide heads")
+    t = {each: torch.from_numpy(np.array(v)).to(TORCH[graph.tensor(each).dtype.name]) for each, v in given.items()}
+    assert "race" in kinds_of_faults(launches()[name], t, range(3))
 
 
 def test_steps_that_read_prompts_are_those_of_the_reference() -> None:
