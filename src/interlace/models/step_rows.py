@@ -17,6 +17,7 @@ above mean nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -79,11 +80,11 @@ def build_step_rows(
         raise ShapeError(
             f"a step with {taken} tokens of prompts has a chunk of {chunk}; read fewer, or use a larger one"
         )
-    named = [*decoded, *(segment.sequence for segment in segments)]
+    named = Counter([*decoded, *(segment.sequence for segment in segments)])
     spans = [(of, at, at + 1) for of, (_, at) in decoded.items()]
     spans += [(segment.sequence, segment.start, segment.start + len(segment.tokens)) for segment in segments]
     for of, start, end in spans:
-        if not 0 <= check_int(of, "build_step_rows", "sequence") < batch or named.count(of) > 1:
+        if not 0 <= check_int(of, "build_step_rows", "sequence") < batch or named[of] > 1:
             raise ShapeError(f"a step of {batch} sequences names {of}; name each from 0 to {batch - 1} at most once")
         if not 0 <= start < end <= capacity:
             raise ShapeError(

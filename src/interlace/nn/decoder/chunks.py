@@ -13,9 +13,10 @@ its own, planned once. PyTorch's own ops read segment by segment. Which is faste
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from interlace.core.errors import SlotError
 from interlace.models.step_rows import CHUNKS, PromptSegment, build_step_rows, select_chunk
@@ -25,6 +26,7 @@ from interlace.nn.decoder.launch import StepLaunch, describe_launch
 LaunchBuilder = Callable[[int, Mapping[str, torch.Tensor]], StepLaunch | str]
 #: Returns the microseconds in which PyTorch's own ops read so many tokens; None where that cannot be measured.
 LibraryTimer = Callable[[int], float | None]
+_ALIGN = 16  # elements to which tensors of a step's rows begin: 64 bytes
 _FEW = 32, 128  # tokens of chunks smaller than the largest that have launches: each takes seconds to plan and compile
 
 
@@ -87,7 +89,7 @@ class ChunkLaunches:
     """
 
     def __init__(self) -> None:
-        self.launches: dict[int, tuple[StepLaunch, dict[str, torch.Tensor]]] = {}
+        self.launches: dict[int, tuple[StepLaunch, _StepTensors]] = {}
         self.reasons: list[str] = []
 
     @staticmethod
@@ -114,8 +116,8 @@ class ChunkLaunches:
         """
         self.launches, self.reasons = {}, []
         for rows in self.select_chunks(chunk):
-            tensors = _make_tensors(batch, rows, device)
-            launch = build_launch(rows, tensors)
+            tensors = _StepTensors(batch, rows, device)
+            launch = build_launch(rows, tensors.views)
             if isinstance(launch, str):
                 self.reasons.append(f"chunks of {rows} by PyTorch's own ops: {launch}")
                 continue
@@ -153,22 +155,37 @@ class ChunkLaunches:
         launch, tensors = self.launches[chunk]
         batch = len(tokens)
         rows = build_step_rows(batch, chunk, capacity, {slot: (0, at) for slot, at in decoded.items()}, segments)
-        for name, values in rows.items():
-            host = torch.from_numpy(values)
-            if tensors[name].is_cuda:
-                host = host.pin_memory()
-            tensors[name].copy_(host, non_blocking=True)
-        tensors["tokens"][:batch].copy_(tokens)
+        tensors.write(rows)
+        tensors.views["tokens"][:batch].copy_(tokens)
         launch.run()
 
 
-def _make_tensors(batch: int, chunk: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Make the tensors of a step's rows, filled so that a trial run is one of a segment of sequence 0."""
-    rows: dict[str, Any] = dict.fromkeys(("tokens", "position", "sequence"), batch + chunk)
-    rows |= {"first": chunk, "wanted": batch, "wanted_position": batch}
-    tensors = {name: torch.zeros(count, dtype=torch.int32, device=device) for name, count in rows.items()}
-    tensors["sequence"][:batch] = torch.arange(batch)
-    return tensors
+class _StepTensors:
+    """Tensors of a step's rows on the device, parts of one that is written by one copy.
+
+    They are filled so that a trial run is one of a segment of sequence 0.
+
+    Attributes:
+        views: tensors by the names of ``build_step_rows``.
+    """
+
+    def __init__(self, batch: int, chunk: int, device: torch.device) -> None:
+        extents = dict.fromkeys(("tokens", "position", "sequence"), batch + chunk)
+        extents |= {"first": chunk, "wanted": batch, "wanted_position": batch}
+        self._offsets, end = {}, 0
+        for name, count in extents.items():
+            self._offsets[name] = slice(end, end + count)
+            end += -(-count // _ALIGN) * _ALIGN
+        self._rows = torch.zeros(end, dtype=torch.int32, device=device)
+        self.views = {name: self._rows[own] for name, own in self._offsets.items()}
+        self.views["sequence"][:batch] = torch.arange(batch)
+
+    def write(self, rows: Mapping[str, NDArray[np.int32]]) -> None:
+        """Enqueue the copy of all rows, without waiting for the device."""
+        host = torch.zeros(len(self._rows), dtype=torch.int32, pin_memory=self._rows.is_cuda)
+        for name, own in self._offsets.items():
+            host[own] = torch.from_numpy(rows[name])
+        self._rows.copy_(host, non_blocking=True)
 
 
 def measure_us(device: torch.device, enqueue: Callable[[], object], times: int = 3) -> float:

@@ -13,7 +13,8 @@
 constexpr bool BY_HEAD = PAGE || HAS_SEQUENCES;
 constexpr int WARP_HEADS = (COUNT + WARPS - 1) / WARPS;
 constexpr int FIT = 8 / Halves<D, float>::EACH;  // heads in registers
-constexpr int WANTED = WARP_HEADS < FIT ? WARP_HEADS : FIT, AT_ONCE = WANTED > 2 ? 4 : WANTED > 1 ? 2 : 1;
+constexpr int WANTED = WARP_HEADS < FIT ? WARP_HEADS : FIT;
+constexpr int AT_ONCE = HAS_SEQUENCES && WANTED > 4 ? 8 : WANTED > 2 ? 4 : WANTED > 1 ? 2 : 1;
 
 // Polls keys and values of AT_ONCE heads that are LL words of two elements.
 template <class A, class T>
