@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from interlace.core.errors import ArgumentError, LengthError, PageError, SlotError  # noqa: E402
+from interlace.models.step_rows import PromptSegment  # noqa: E402
 from interlace.nn import Decoder, SamplingParams  # noqa: E402
 from interlace.nn.decoder.chunks import ChunkLaunches  # noqa: E402
 
@@ -120,6 +123,27 @@ def test_a_step_that_fails_leaves_prompts_as_they_were(model: ToyForCausalLM, mo
     assert relative_error(decoder.logits[second], right) < 1e-6
     assert decoder.lengths == (6, 11)
     assert token == oracle(model, decoder.shape, PROMPTS[2])[-1].argmax()
+
+
+def test_launches_read_chunks_only_where_they_are_measured_to_be_faster() -> None:
+    class Runner:
+        name = description = "fast"
+
+    chunks = ChunkLaunches()
+
+    def build(rows: int, tensors: dict[str, torch.Tensor]) -> object:
+        assert tensors["position"].shape == (3 + rows,)
+        return "no plan" if rows == 512 else SimpleNamespace(step_us=10.0 * rows, executor=Runner(), rejections=())
+
+    chunks.build(512, 3, torch.device("cpu"), build, 100.0, {32: 300.0, 128: 1000.0, 512: 0.0}.get)
+    assert [*chunks.launches] == [32]
+    assert chunks.reasons == [
+        "chunks of 32 by launches of the fast executor",
+        "chunks of 128 by PyTorch's own ops, 1100 us with a step, not by launches, 1280 us",
+        "chunks of 512 by PyTorch's own ops: no plan",
+    ]
+    found = [chunks.find_chunk([PromptSegment(0, 0, (1,) * n)]) for n in (1, 32, 33)]
+    assert found == [32, 32, None]
 
 
 def test_few_chunks_have_launches() -> None:

@@ -150,6 +150,8 @@ def build_step_launch(
     reasons = []
     with _hold_half_full(given, advance, capacity // 2):
         for runner in STEP_EXECUTORS:
+            if chunk and able:
+                break  # there are several chunks, and each takes seconds to compile: the first that can run it does
             try:
                 runner.check(graph, find_spec(device))
                 launch = StepLaunch(build_executor(graph, runner, device), given, advance)
