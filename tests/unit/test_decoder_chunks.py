@@ -133,19 +133,20 @@ def test_launches_read_chunks_only_where_they_are_measured_to_be_faster() -> Non
 
     def build(rows: int, tensors: dict[str, torch.Tensor]) -> object:
         assert tensors["position"].shape == (3 + rows,)
-        return "no plan" if rows == 512 else SimpleNamespace(step_us=10.0 * rows, executor=Runner(), rejections=())
+        return "no plan" if rows == 509 else SimpleNamespace(step_us=10.0 * rows, executor=Runner(), rejections=())
 
-    chunks.build(512, 3, torch.device("cpu"), build, 100.0, {32: 300.0, 128: 1000.0, 512: 0.0}.get)
-    assert [*chunks.launches] == [32]
+    chunks.build(512, 3, torch.device("cpu"), build, 100.0, {61: 600.0, 125: 1000.0, 509: 0.0}.get)
+    assert [*chunks.launches] == [61]
     assert chunks.reasons == [
-        "chunks of 32 by launches of the fast executor",
-        "chunks of 128 by PyTorch's own ops, 1100 us with a step, not by launches, 1280 us",
-        "chunks of 512 by PyTorch's own ops: no plan",
+        "chunks of 61 by launches of the fast executor",
+        "chunks of 125 by PyTorch's own ops, 1100 us with a step, not by launches, 1250 us",
+        "chunks of 509 by PyTorch's own ops: no plan",
     ]
-    found = [chunks.find_chunk([PromptSegment(0, 0, (1,) * n)]) for n in (1, 32, 33)]
-    assert found == [32, 32, None]
+    found = [chunks.find_chunk([PromptSegment(0, 0, (1,) * n)]) for n in (1, 61, 62)]
+    assert found == [61, 61, None]
 
 
 def test_few_chunks_have_launches() -> None:
-    found = [ChunkLaunches.select_chunks(chunk) for chunk in (1, 16, 40, 128, 300, 5000)]
-    assert found == [(16,), (16,), (32, 64), (32, 128), (32, 128, 512), (32, 128, 512)]
+    cases = ((1, 1), (16, 16), (40, 16), (128, 16), (5000, 16), (512, 64), (512, 500))
+    found = [ChunkLaunches.select_chunks(*case) for case in cases]
+    assert found == [(16,), (16,), (64,), (48, 112), (48, 112, 496), (64, 192, 448), (512,)]

@@ -92,7 +92,8 @@ class PromptMixin:
         ``unread`` says what is left. ``logits`` and ``next`` of a slot mean nothing until its prompt is read.
 
         Args:
-            chunk: most tokens of prompts that a step reads; None to read a prompt whole when it is added.
+            chunk: most tokens of prompts that a step reads; None to read a prompt whole when it is added. Launches take
+                fewer where tokens and slots then fill whole tiles.
 
         Raises:
             ArgumentError: the number of tokens is not positive.
@@ -105,6 +106,8 @@ class PromptMixin:
                 self._prompts.check_read(slot)
             self._prompts.chunk = tokens
             self._build_chunks()
+            if tokens and isinstance(self._launch, StepLaunch):
+                self._prompts.chunk = min(tokens, max(ChunkLaunches.select_chunks(tokens, self.batch)))
 
     @property
     def unread(self) -> Mapping[int, int]:
