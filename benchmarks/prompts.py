@@ -1,6 +1,7 @@
 """Steps that read prompts: microseconds with a chunk of each size aboard, and whole streams, next to PyTorch's ops.
 
     python benchmarks/prompts.py benchmarks/results/prompts-h200.json --case llama3.2-1b:16:1024
+    python benchmarks/prompts.py benchmarks/results/prompts-h200.json --case llama3.2-1b:15:1024 --chunks 0,48,112,496
     python benchmarks/prompts.py benchmarks/results/prompts-h200.json --case qwen3-0.6b:33:256 --stream 33:32:128
 
 Needs a GPU. A case is a model, sequences that decode, and the positions of each. One more sequence reads a chunk after
@@ -37,13 +38,15 @@ PROTOCOL = (
     f"each step in a CUDA graph, {describe_protocol(_REPEATS)}, random weights in bf16, larger than the L2; streams by "
     f"the wall clock, median of {_STREAMS} after one that is not counted"
 )
-#: Model, sequences that decode, their positions, positions before the chunk, stream (prompts, ids, new tokens) or None.
-Case = tuple[str, int, int, int, tuple[int, int, int] | None]
+#: Model, sequences that decode, their positions, positions before the chunk, chunks, and a stream (prompts, ids, new
+#: tokens) or None.
+Stream = tuple[int, int, int]
+Case = tuple[str, int, int, int, tuple[int, ...], Stream | None]
 
 
 def describe(case: Case) -> str:
     """Return a case's name."""
-    name, batch, context, start, stream = case
+    name, batch, context, start, _, stream = case
     return f"{name}, {batch} sequences at {context}, a chunk after {start}" + ("" if stream is None else f", {stream}")
 
 
@@ -69,16 +72,16 @@ def measure(case: Case) -> dict[str, Any]:
     from interlace.nn.decoder import step as plain
     from interlace.nn.decoder.cache import KVCache
 
-    name, batch, context, start, stream = case
+    name, batch, context, start, chunks, stream = case
     shape, device, slots = LLAMAS[name], current_device(), batch + 1
-    capacity = -(-max(context + 1, start + CHUNKS[-1]) // 64) * 64
+    capacity = -(-max(context + 1, start + max(chunks)) // 64) * 64
     weights, rope = draw_model(torch, name, capacity)
     cache = KVCache.make(shape, slots, capacity, torch.bfloat16, torch.device("cuda"))
     random = torch.Generator("cuda").manual_seed(1)
     for tensor in (*cache.k, *cache.v):
         tensor.normal_(generator=random)
     exact_weights = {each: value.double() for each, value in weights.items()}
-    ids = torch.randint(shape.vocabulary, (CHUNKS[-1],), generator=random, device="cuda")
+    ids = torch.randint(shape.vocabulary, (max(chunks),), generator=random, device="cuda")
     tokens = torch.randint(shape.vocabulary, (batch,), generator=random, device="cuda")
 
     def table_for(w: Mapping[str, Any]) -> Any:
@@ -101,7 +104,7 @@ def measure(case: Case) -> dict[str, Any]:
     row |= {"errors": {}, "pytorch_errors": {"decoded": measure_error(decode_by_torch(weights, cache), gold_decoded)}}
     ways: dict[str, Callable[[], object]] = {}
     eager: dict[str, Callable[[], object]] = {}
-    for chunk in CHUNKS:
+    for chunk in chunks:
         graph = build_decode_graph(shape, slots, capacity, device, chunk=chunk)
         segments = [PromptSegment(batch, start, tuple(ids[:chunk].tolist()))] if chunk else []
         decoded = {slot: (int(token), context) for slot, token in enumerate(tokens)}
@@ -187,13 +190,14 @@ def time_s(torch: Any, call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def parse_case(text: str, start: int, stream: str | None) -> Case:
-    """Parse ``MODEL:BATCH:CONTEXT`` and ``PROMPTS:IDS:NEW``."""
+def parse_case(text: str, start: int, chunks: str, stream: str | None) -> Case:
+    """Parse ``MODEL:BATCH:CONTEXT``, numbers of tokens, and ``PROMPTS:IDS:NEW``."""
     name, batch, context = text.split(":")
+    of = name, int(batch), int(context), start, tuple(map(int, chunks.split(",")))
     if stream is None:
-        return name, int(batch), int(context), start, None
+        return *of, None
     count, length, new = map(int, stream.split(":"))
-    return name, int(batch), int(context), start, (count, length, new)
+    return *of, (count, length, new)
 
 
 def main() -> None:
@@ -201,13 +205,15 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--case", action="append", required=True, metavar="MODEL:BATCH:CONTEXT")
     parser.add_argument("--start", type=int, default=0, help="positions before the chunk")
+    chunks = ",".join(map(str, CHUNKS))
+    parser.add_argument("--chunks", default=chunks, help=f"tokens of prompts, 0 for none; {chunks} by default")
     parser.add_argument("--stream", metavar="PROMPTS:IDS:NEW", help="prompts, ids of each, and new tokens")
     given = parser.parse_args()
     graph = build_decode_graph(LLAMAS["llama3.2-1b"], 1, 64, current_device(), chunk=16)
     measures = list_launch_sources(graph)
     rows = read_matching_rows(given.path, measures)
-    cases = [parse_case(text, given.start, given.stream) for text in given.case]
-    options = [f"--case {text}" for text in given.case] + [f"--start {given.start}"]
+    cases = [parse_case(text, given.start, given.chunks, given.stream) for text in given.case]
+    options = [f"--case {text}" for text in given.case] + [f"--start {given.start}", f"--chunks {given.chunks}"]
     options += [] if given.stream is None else [f"--stream {given.stream}"]
     for _, row in measure_jobs(measure, cases, describe):
         rows.append(row)
