@@ -38,7 +38,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
         ),
         ffn.summary,
     ),
-    "speedups": ("docs/performance.md", ("ffn-h200.json",), ffn.speedups_table),
+    "speedups": ("benchmarks/notes/ffn.md", ("ffn-h200.json",), ffn.speedups_table),
     "products": ("benchmarks/notes/ffn.md", ("one-matmul-h200.json", "normed-matmuls-h200.json"), ffn.products_table),
     "models": ("benchmarks/notes/triton.md", ("ffn-models-h200.json",), ffn.models_table),
     "sync": ("docs/performance.md", ("sync-h200.json",), launches.sync_table),

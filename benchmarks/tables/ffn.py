@@ -71,10 +71,8 @@ def pick_fastest(timed: dict[str, dict[str, float]]) -> str:
 
 
 def speedups_table(record: dict[str, Any]) -> str:
-    """The table of docs/performance.md: the fastest executor against the best of PyTorch."""
+    """The table of benchmarks/notes/ffn.md: the fastest executor against the best of PyTorch."""
     lines = [
-        "![Speedup over the best of PyTorch, in a model](speedup.svg)",
-        "",
         f"Medians in microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
         f"`{record['command']}` repeats it.",
         "",
