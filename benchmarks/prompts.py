@@ -8,7 +8,8 @@ Needs a GPU. A case is a model, sequences that decode, and the positions of each
 ``--start`` positions of its own. Variants run in turns on the same random weights: the megakernel's step without and
 with a chunk, and PyTorch's ops that read as many tokens, as a decoder does without ``read_in_chunks``, captured in a
 CUDA graph and launch by launch. The logits of all sequences are compared with float64 first. A stream is so many
-prompts of so many ids with so many new tokens each, through ``Decoder.generate``, wall clock: whole prompts and chunks.
+prompts of so many ids with so many new tokens each, through ``Decoder.generate`` in as many slots as sequences decode,
+wall clock: whole prompts and chunks.
 """
 
 from __future__ import annotations
