@@ -751,6 +751,24 @@ def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:
     assert "no deadlock, no race" in result.output
 
 
+def test_explain_names_the_bounds_of_convolutions_and_how_far_the_plan_is(tmp_path: Path) -> None:
+    path = tmp_path / "why.json"
+    options = ["--preset", "resnet-512", "--device", "cuda", "--executor", "one_launch", "--json", str(path)]
+    output = " ".join(succeed("explain", "conv-pair", *options).replace("│", " ").split())
+    bounds = {(bound["label"], bound["counts"]): bound for bound in json.loads(path.read_text())["bounds"]}
+    both = "loads and stores"
+    assert list(bounds) == [("safe", "loads"), ("safe", both), ("leading order", both), ("best tiling", both)]
+    assert {bound["name"] for bound in bounds.values()} == {"2 chained convolutions"}
+    image, weights = 7 * 7 * 512 * 2, 2 * 9 * 512 * 512 * 2
+    tiling = bounds["best tiling", both]
+    assert tiling["bytes"] == 2 * image + weights
+    # The plan loads the biases too, and stores the image between the two, and any partial sums.
+    assert tiling["moved_bytes"] >= 3 * image + weights + 2 * 512 * 2
+    assert tiling["ratio"] == pytest.approx(tiling["moved_bytes"] / tiling["bytes"])
+    moved = f"the plan moves {tiling['ratio']:.2f} times that"
+    assert f"bound, best tiling {tiling['bytes'] / 1e6:.1f} MB, {both}; {moved}" in output
+
+
 def test_explain_takes_one_executor_and_a_tile_of_one() -> None:
     shape = ["--preset", "llama3-8b", "--m", "64", "--device", "cuda"]
     alone = succeed("explain", "ffn", *shape, "--executor", "serial", "--tile", "64x64x64")

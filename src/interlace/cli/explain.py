@@ -19,7 +19,6 @@ from interlace.kernels.base import format_tiling, mask_layer_index, sum_over_lay
 
 if TYPE_CHECKING:
     from interlace.cli.predicted import PredictedRun
-    from interlace.planner.bounds import TrafficBound
     from interlace.planner.explain import Explanation
     from interlace.planner.graph_bounds import BoundDistance
     from interlace.planner.intervals import ReadInterval
@@ -109,9 +108,9 @@ def _show(title: str, explanation: Explanation, found: Sequence[PredictedRun]) -
         ),
         *((f"  {name}", _format_mb(count)) for name, count in sum_over_layers(traffic.read_bytes).items()),
         ("L2 hit rate", f"{traffic.hit_rate:.0%} of {_format_mb(traffic.touched_bytes)}"),
-        *((f"bound, {b.label.value}", f"{_format_mb(b.bytes)}, {b.counts.value}") for b in explanation.bounds),
+        *((f"bound, {each.bound.label.value}", _format_distance(each)) for each in explanation.bounds),
         ("  nearest bound", _describe_distance(explanation.nearest_bound)),
-        ("  source of bounds", "; ".join(dict.fromkeys(b.source for b in explanation.bounds))),
+        ("  source of bounds", "; ".join(dict.fromkeys(each.bound.source for each in explanation.bounds))),
         ("energy", f"{explanation.energy.joules:.3g} J, {explanation.energy.label}"),
     ]
     print_table(table.build_facts(title, rows))
@@ -168,11 +167,7 @@ def _to_data(explanation: Explanation, found: Sequence[PredictedRun]) -> dict[st
         "dram_read_interval_bytes": [explanation.read_interval.low, explanation.read_interval.high],
         "hit_rate": best.traffic.hit_rate,
         "bounds": [_build_bound_data(bound) for bound in explanation.bounds],
-        "nearest_bound": {
-            **_build_bound_data(explanation.nearest_bound.bound),
-            "moved_bytes": explanation.nearest_bound.moved_bytes,
-            "ratio": explanation.nearest_bound.ratio,
-        },
+        "nearest_bound": _build_bound_data(explanation.nearest_bound),
         "joules_estimated": explanation.energy.joules,
         "executors": [each.to_data() for each in found],
         "ops": [
@@ -202,14 +197,22 @@ def _to_data(explanation: Explanation, found: Sequence[PredictedRun]) -> dict[st
     }
 
 
-def _build_bound_data(bound: TrafficBound) -> dict[str, Any]:
+def _build_bound_data(distance: BoundDistance) -> dict[str, Any]:
+    bound = distance.bound
     return {
         "name": bound.name,
         "bytes": bound.bytes,
         "label": bound.label.value,
         "counts": bound.counts.value,
         "source": bound.source,
+        "moved_bytes": distance.moved_bytes,
+        "ratio": distance.ratio,
     }
+
+
+def _format_distance(distance: BoundDistance) -> str:
+    bound = distance.bound
+    return f"{_format_mb(bound.bytes)}, {bound.counts.value}; the plan moves {distance.ratio:.2f} times that"
 
 
 def _describe_distance(distance: BoundDistance) -> str:

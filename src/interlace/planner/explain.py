@@ -15,10 +15,10 @@ import numpy as np
 from interlace.core.devices import DeviceSpec
 from interlace.kernels.base import format_ops, format_tiling
 from interlace.plan.plan import Dispatch
-from interlace.planner.bounds import TrafficBound
 from interlace.planner.energy import EnergyEstimate, Level, estimate_energy
 from interlace.planner.graph_bounds import (
     BoundDistance,
+    compute_distances,
     compute_graph_bounds,
     compute_tiling_bounds,
     find_nearest_bound,
@@ -94,7 +94,7 @@ class Explanation:
     Attributes:
         search_result: result of the search.
         ops: report on each op of the winner.
-        bounds: lower bounds on its traffic.
+        bounds: lower bounds on its traffic, and how far it is from each.
         nearest_bound: the bound that its traffic comes nearest to, and how far that is.
         read_interval: least and most bytes that it may read from memory (``planner/intervals``).
         floor_us: lower bound on the time of any plan in microseconds: compulsory reads at the rate of memory, or FLOPs
@@ -108,7 +108,7 @@ class Explanation:
 
     search_result: SearchResult
     ops: tuple[OpReport, ...]
-    bounds: tuple[TrafficBound, ...]
+    bounds: tuple[BoundDistance, ...]
     nearest_bound: BoundDistance
     read_interval: ReadInterval
     floor_us: float
@@ -139,7 +139,7 @@ def explain(
     return Explanation(
         planned,
         report_ops(best.prediction, device, mode),
-        bounds,
+        compute_distances(bounds, traffic),
         find_nearest_bound(bounds, traffic),
         predict_read_interval(best.prediction.plan, device, mode, FINE),
         compute_floor_us(best.prediction, device, flops),
