@@ -7,7 +7,8 @@ Near a knee of the cache a run of an order may read far more than another run of
 - capacities of a side from 28/31 to 34/31 of the one that the model takes. On an H200 the share that is still cached of
   a footprint that many SMs read falls from 98 % at 28 MiB to 1 % at 34 MiB (``l2-h200.json``);
 - drifts from a quarter to twice the model's. Counts of equal orders are what the model gives at drifts from 0.9 % to
-  4.5 %, and the model takes 2.5 %.
+  4.5 %, and the model takes 2.5 %;
+- draws of which SMs are slow and which side each is on, which differ between GPUs and are not known.
 
 A cache that is given by its size alone, whose readers are equally fast, has no interval.
 """
@@ -15,6 +16,7 @@ A cache that is given by its size alone, whose readers are equally fast, has no 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 from interlace.core.devices import DeviceSpec
 from interlace.plan.plan import Plan
@@ -25,6 +27,7 @@ from interlace.sim.modes import PERSISTENT, Mode
 from interlace.sim.traffic import MAX_ENTRIES, list_touches
 
 _CAPACITIES, _DRIFTS = (28 / 31, 34 / 31), (0.25, 2.0)
+_DRAWS = 4
 _MAX_DRIFT = 0.99
 _NARROW = 0.02  # relative width below which an interval says no more than its middle
 
@@ -61,11 +64,14 @@ def predict_read_interval(
     """
     touched = list_touches(plan, resolve_limit(plan, limit), MAX_ENTRIES)
     spread, side = device.speed_spread, device.l2.side_bytes
-    capacities = [side, *(round(side * part) for part in _CAPACITIES)] if spread else [side]
+    capacities = [round(side * part) for part in _CAPACITIES]
+    runs = [(1.0, 0, [side])]
+    if spread:
+        runs += [(drift, draw, capacities) for drift, draw in product(_DRIFTS, range(_DRAWS))]
     read = []
-    for drift in (1.0, *_DRIFTS) if spread else (1.0,):
-        stream = interleave(plan, touched, mode, min(spread * drift, _MAX_DRIFT))
-        for capacity in capacities[:1] if drift == 1.0 else capacities[1:]:
-            missed = simulate_missed_bytes(stream, touched.units.nbytes, replace(device.l2, side_bytes=capacity))
+    for drift, draw, sizes in runs:
+        stream = interleave(plan, touched, mode, min(spread * drift, _MAX_DRIFT), draw)
+        for capacity in sizes:
+            missed = simulate_missed_bytes(stream, touched.units.nbytes, replace(device.l2, side_bytes=capacity), draw)
             read.append(int(missed[~stream.is_write].sum()))
     return ReadInterval(min(read), max(read))

@@ -26,18 +26,19 @@ from interlace.graph.access import Ints
 from interlace.sim.lockstep import AccessStream
 
 
-def simulate_missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2) -> Ints:
+def simulate_missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2, draw: int = 0) -> Ints:
     """Return the bytes of each access that no side held.
 
     For a read, these bytes come from memory. For a write, they are new to the cache and are written back eventually.
 
     Args:
-        stream: accesses, in order. Workers are assigned to sides at random once, an equal share to each side.
+        stream: accesses, in order.
         nbytes: size of each unit.
         l2: the cache.
+        draw: number of the draw that assigns workers to sides, an equal share to each.
     """
     part = -(-nbytes // l2.sides)
-    near = np.random.default_rng(1).permutation(int(stream.worker.max(initial=-1)) + 1) % l2.sides
+    near = np.random.default_rng(2 * draw + 1).permutation(int(stream.worker.max(initial=-1)) + 1) % l2.sides
     missed = np.zeros(len(stream), np.int64)
     places = len(part) * l2.sides
     links = np.full((l2.sides, places + 1, 2), -1, np.int32)

@@ -4,8 +4,9 @@ The workers move in rounds. In its turn a worker without an item takes the next 
 was the item's last, writes and releases the item. A cache sees this order of accesses from W workers at equal speed,
 which is close to a GPU's where all items of an op cost the same. Real SMs are not quite equally fast, and workers that
 begin together drift apart. With a ``spread`` of s, the slowest worker sits out one round in 1 / s, and the others less
-often, in proportion to their rank in a random order that is fixed once. A worker whose item waits for posts sits out
-rounds until they are made: which items move together, and so which share what one of them reads, depends on it.
+often, in proportion to their rank in a random order, which the number of a draw fixes. A worker whose item waits for
+posts sits out rounds until they are made: which items move together, and so which share what one of them reads, depends
+on it.
 
 Two workers, items A (two steps, a0 a1), B (one step, b0) and C (one step, c0), each then writing one unit:
 
@@ -53,7 +54,9 @@ class AccessStream:
         return len(self.unit)
 
 
-def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: float = 0.0) -> AccessStream:
+def interleave(
+    plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: float = 0.0, draw: int = 0
+) -> AccessStream:
     """Return the accesses of a plan's workers in lockstep.
 
     Workers wait for the ends of predecessor ops or for posts, as the mode says. If none can move, because the plan
@@ -64,6 +67,7 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
         touches: touches of the plan.
         mode: way in which items are handed out.
         spread: fraction by which the slowest worker is slower than the fastest, from 0 to below 1.
+        draw: number of the draw of which workers are slow.
 
     Raises:
         SimulationError: the touches are those of another plan, or the spread is out of range.
@@ -91,7 +95,7 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
         launches.predecessor_counts.copy(),
         launches.next_ptr,
         launches.next,
-        spread * (np.random.default_rng(0).permutation(queues.workers) + 1) / queues.workers,
+        spread * (np.random.default_rng(2 * draw).permutation(queues.workers) + 1) / queues.workers,
         touches.step_ptr,
         touches.read_ptr,
         touches.reads,
