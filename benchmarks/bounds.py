@@ -2,11 +2,12 @@
 
     python benchmarks/bounds.py benchmarks/results/bounds-predicted.json
 
-Needs no GPU. Four problems in bf16: a matmul, GPT-3's MLP on one of eight GPUs, attention of one head, a pair of
-convolutions. For each size of the cache, loads and stores together: the safe bound, the red-blue pebble bound (COSMA),
-the best tiling of one buffer (Orojenesis), and what the planner's model predicts for the best of some orders, with the
-drift and the two sides of an H200. Bytes that an H200 read and wrote come from traffic-h200.json, for the matmul; ncu
-has not counted the other three (dram_traffic.py would need cases of these sizes).
+Needs no GPU. Four problems of ``bounds_cases.py`` in bf16: a matmul, GPT-3's MLP on one of eight GPUs, attention of one
+head, a pair of convolutions. For each size of the cache, loads and stores together: the safe bound, the red-blue pebble
+bound (COSMA), the best tiling of one buffer (Orojenesis), and what the planner's model predicts for the best of some
+orders, with the drift and the two sides of an H200. Bytes that an H200 read and wrote come from
+traffic-bounds-h200.json (``dram_traffic.py --case bounds``), next to what is predicted for the same launch. A problem
+without a count there has none; the matmul has one in traffic-h200.json too.
 """
 
 from __future__ import annotations
@@ -14,21 +15,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bounds_cases import (
+    ATTENTION,
+    BOUNDS_CASES,
+    CONVOLUTIONS,
+    GEMM,
+    MLP,
+    NAMED_INTERLEAVINGS,
+    NAMED_ORDERS,
+    build_graphs,
+    build_plan,
+)
 from script import RESULTS, format_command, parse_arguments
 
 import interlace as il
 from interlace.bench.record import write_cpu_record
-from interlace.cli.names import ORDERS
 from interlace.core.devices import DeviceSpec
 from interlace.kernels.base import format_tiling
 from interlace.planner.bounds import (
     BoundedQuantity,
-    Convolution,
     Gemm,
     Label,
     TrafficBound,
@@ -40,19 +49,14 @@ from interlace.planner.bounds import (
 from interlace.planner.conv_mappings import map_conv_pair
 from interlace.planner.mappings import TrafficCurve, map_chain, map_gemm
 from interlace.planner.predict import count_traffic, predict_dram_reads
-from interlace.policies.interleavings import Interleaving, RowPanels
 from interlace.sim.modes import make_megakernel_mode
 
 MEASURES = ("core/devices", "planner", "policies", "sim")
 MODE = make_megakernel_mode(192 << 10)
 SIZES = [int(size) for size in np.geomspace(1 << 20, 100 << 20, 21)]
-NAMED = ("row", "column", "serpentine", "hilbert", *(f"grouped:{rows}" for rows in (2, 4, 8, 16, 32)))
-INTERLEAVINGS: tuple[Interleaving, ...] = (il.OpAfterOp(), RowPanels(1), RowPanels(4))
 ELEMENT_BYTES = 2
-GEMM = Gemm(8192, 8192, 8192)
-MLP = Gemm(1792, 6144, 12288), Gemm(1792, 12288, 6144)
-ATTENTION = Gemm(4096, 4096, 512), Gemm(4096, 512, 4096)
-CONV = Convolution(32, 7, 7, 512, 512)
+CONV, _ = CONVOLUTIONS["convolutions"]
+COUNTED, COUNTED_MATMULS = RESULTS / "traffic-bounds-h200.json", RESULTS / "traffic-h200.json"
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,6 @@ class Problem:
         curve: least accesses of a tiling, in elements by buffer size in elements.
         bounds: device -> bounds with its L2.
         pebbles: matmuls that the pebble bound is for.
-        graphs: tilings for the planner's model; none if it cannot run the problem.
-        counted: (m, n, k) of the matmul in traffic-h200.json.
     """
 
     name: str
@@ -73,18 +75,11 @@ class Problem:
     curve: TrafficCurve
     bounds: Callable[[DeviceSpec], Sequence[TrafficBound]]
     pebbles: tuple[Gemm, ...] = ()
-    graphs: tuple[il.Graph, ...] = ()
-    counted: tuple[int, int, int] | None = None
 
 
 def list_problems() -> list[Problem]:
     """Return the problems in the order of the picture."""
-    tiles = il.MatmulTile(128, 128, 64, num_warps=8), il.MatmulTile(128, 256, 64, num_warps=8)
-    mlp = il.workloads.FeedForward.from_fields({"m": MLP[0].m}, True, "gpt3-145b-tp8").shape
     scores = ATTENTION[0]
-    attention = [
-        il.workloads.attention(scores.m, scores.n, scores.k, il.bf16, tile, rows=ceil(scores.m / 132)) for tile in tiles
-    ]
     return [
         Problem(
             "gemm",
@@ -92,8 +87,6 @@ def list_problems() -> list[Problem]:
             map_gemm(GEMM),
             lambda device: bound_chain((GEMM,), ELEMENT_BYTES, device),
             (GEMM,),
-            tuple(il.workloads.one_matmul(GEMM.m, GEMM.n, GEMM.k, tile=tile) for tile in tiles),
-            (GEMM.m, GEMM.n, GEMM.k),
         ),
         Problem(
             "mlp",
@@ -101,19 +94,16 @@ def list_problems() -> list[Problem]:
             map_chain(*MLP),
             lambda device: bound_chain(MLP, ELEMENT_BYTES, device),
             MLP,
-            tuple(il.workloads.ffn(MLP[0].m, mlp, il.bf16, tile, tile) for tile in tiles),
         ),
         Problem(
             "attention",
             "attention, 4096 tokens of 512",
             map_chain(*ATTENTION),
             lambda device: bound_attention(scores.m, scores.n, scores.k, 1, ELEMENT_BYTES, device, key_heads=1),
-            (),
-            tuple(attention),
         ),
         Problem(
             "convolutions",
-            "two convolutions, 32 x 7 x 7 x 512",
+            f"two convolutions, {CONV.images} x {CONV.rows} x {CONV.columns} x {CONV.channels}",
             map_conv_pair(CONV, CONV),
             lambda device: bound_convolutions((CONV, CONV), ELEMENT_BYTES, device),
         ),
@@ -124,10 +114,9 @@ def predict_best(graphs: Sequence[il.Graph]) -> list[dict[str, Any]]:
     """Return for each size the least bytes that are predicted, and tiles, order and interleaving that move them."""
     best: list[dict[str, Any]] = [{} for _ in SIZES]
     for graph in graphs:
-        for name in NAMED:
-            for interleaving in INTERLEAVINGS[: 1 if len(graph.ops) == 1 else None]:
-                schedule = il.Schedule(il.H200.sms, order=ORDERS.parse(name), interleaving=interleaving)
-                plan = il.build(graph, schedule)
+        for name in NAMED_ORDERS:
+            for interleaving in NAMED_INTERLEAVINGS[: 1 if len(graph.ops) == 1 else None]:
+                plan = build_plan(graph, name, interleaving)
                 written = count_traffic(plan, il.H200, MODE).traffic.written_bytes
                 for at, read in enumerate(predict_dram_reads(plan, il.H200, SIZES, MODE)):
                     if not best[at] or read + written < best[at]["bytes"]:
@@ -136,18 +125,49 @@ def predict_best(graphs: Sequence[il.Graph]) -> list[dict[str, Any]]:
                             "bytes": read + written,
                             "tiles": tile,
                             "order": name,
-                            "interleaving": str(interleaving),
+                            "interleaving": interleaving,
                         }
     return best
 
 
-def find_counted(sizes: tuple[int, int, int]) -> dict[str, Any]:
-    """Return the least loads and stores that were counted of a matmul."""
-    record = json.loads((RESULTS / "traffic-h200.json").read_text())
-    rows = [row for row in record["rows"] if (row["m"], row["n"], row["k"]) == sizes]
-    row = min(rows, key=lambda each: each["dram_read_bytes"] + each["dram_write_bytes"])
-    moved = row["dram_read_bytes"] + row["dram_write_bytes"]
-    return {"bytes": moved, "tiles": row["tile"], "order": row["order"], "l2_bytes": il.H200.l2_bytes}
+def find_counted(name: str) -> dict[str, Any] | None:
+    """Return the least loads and stores that were counted of a problem, with what is predicted for the same launch.
+
+    Without a count among the cases of the picture, a matmul has that of ``traffic-h200.json``, and others have none.
+    """
+    counted: list[dict[str, Any]] = []
+    if COUNTED.is_file():
+        rows = json.loads(COUNTED.read_text())["rows"]
+        counted = [
+            {**row, "plan": case.plan()}
+            for row in rows
+            for case in BOUNDS_CASES
+            if case.name == name and row.items() >= case.facts.items()
+        ]
+    if not counted and name == "gemm":
+        rows = json.loads(COUNTED_MATMULS.read_text())["rows"]
+        sizes = GEMM.m, GEMM.n, GEMM.k
+        chosen = min((row for row in rows if (row["m"], row["n"], row["k"]) == sizes), key=_sum_counts)
+        (graph,) = (g for g in build_graphs(name) if format_tiling(g) == f"matmul {chosen['tile']}")
+        tiles = format_tiling(graph)
+        plan = build_plan(graph, chosen["order"], NAMED_INTERLEAVINGS[0])
+        counted = [{**chosen, "tiles": tiles, "interleaving": NAMED_INTERLEAVINGS[0], "plan": plan}]
+    if not counted:
+        return None
+    least = min(counted, key=_sum_counts)
+    traffic = count_traffic(least["plan"], il.H200, MODE).traffic
+    return {
+        "bytes": _sum_counts(least),
+        "read_bytes": least["dram_read_bytes"],
+        "predicted_bytes": traffic.dram_read + traffic.written_bytes,
+        "predicted_read_bytes": traffic.dram_read,
+        **{fact: least[fact] for fact in ("tiles", "order", "interleaving")},
+        "l2_bytes": il.H200.l2_bytes,
+    }
+
+
+def _sum_counts(row: dict[str, Any]) -> float:
+    return float(row["dram_read_bytes"] + row["dram_write_bytes"])
 
 
 def measure(problem: Problem) -> dict[str, Any]:
@@ -169,8 +189,8 @@ def measure(problem: Problem) -> dict[str, Any]:
         "leading_bytes": [one or two for one, two in zip(pebbles, leading, strict=True)],
         "tiling_bytes": tiling,
         "tiling_full_from_bytes": int(problem.curve.buffer[-1]) * ELEMENT_BYTES,
-        "predicted": predict_best(problem.graphs) if problem.graphs else None,
-        "counted": find_counted(problem.counted) if problem.counted else None,
+        "predicted": predict_best(build_graphs(problem.name)),
+        "counted": find_counted(problem.name),
     }
 
 
@@ -182,8 +202,7 @@ def main(path: str) -> None:
         rows.append(row)
         for at in (0, len(SIZES) // 2, -1):
             shown = {key: row[f"{key}_bytes"][at] for key in ("safe", "leading", "tiling")}
-            if row["predicted"]:
-                shown["predicted"] = row["predicted"][at]["bytes"]
+            shown["predicted"] = row["predicted"][at]["bytes"]
             listed = ", ".join(f"{key} {value / 1e6:,.0f} MB" for key, value in shown.items() if value)
             print(f"{problem.title}, {SIZES[at] / (1 << 20):.0f} MiB: {listed}", flush=True)
     protocol = "loads and stores, by size of an L2 of two sides; nothing was measured but what is called counted"

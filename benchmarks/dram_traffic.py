@@ -1,19 +1,23 @@
 """Bytes that matmuls and FFNs read from memory under many tile orders, counted by the hardware.
 
     python benchmarks/dram_traffic.py benchmarks/results/traffic-h200.json
+    python benchmarks/dram_traffic.py benchmarks/results/traffic-bounds-h200.json --case bounds
 
-Needs a Hopper GPU and ``ncu``. Each case is one launch of the one-launch executor with cold caches, one block per SM.
+Needs a Hopper GPU and ``ncu``. Each case is one launch of the megakernel with cold caches, one block per SM. ``--case``
+takes ``matmul``, an FFN, a problem of ``bounds_cases.py``, or ``bounds`` for all of these problems; it may be repeated.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
 
-from script import format_command, parse_arguments
+from bounds_cases import BOUNDS_CASES, BoundsCase
+from script import format_command, make_parser
 
 import interlace as il
 from interlace.bench.compile import compile_launches
@@ -29,8 +33,10 @@ MEASURES = (
     "executors/megakernel.py",
     "megakernel/table.py",
     "kernels/abi",
+    "kernels/conv2d",
     "kernels/matmul",
     "kernels/primitives",
+    "kernels/softmax",
     "megakernel",
     "planner/build.py",
     "planner/waits.py",
@@ -106,6 +112,17 @@ class Case:
         order = ORDERS.parse(f"grouped:{own.group}" if own.group else "row")
         return il.build(graph, il.Schedule(WORKERS, order=order, split=own.splits))
 
+    @property
+    def binary(self) -> tuple[object, ...]:
+        """Key that cases of one compiled launch share."""
+        return self.name, self.m, self.n, self.k, self.tile
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Facts that the record names."""
+        tile = "x".join(map(str, self.tile)) if self.name == "matmul" else ""
+        return {"name": self.name, "m": self.m, "n": self.n, "k": self.k, "tile": tile, "order": self.order}
+
 
 def cases() -> list[Case]:
     """In the order in which they run."""
@@ -118,44 +135,73 @@ def cases() -> list[Case]:
     return listed
 
 
-def executor(case: Case, device: str = "cuda") -> il.MegakernelExecutor:
+def select_cases(names: Sequence[str]) -> list[Case] | list[BoundsCase]:
+    """Return the cases of some names: those of the picture of bounds, or matmuls and FFNs; all of the latter for none.
+
+    Raises:
+        SystemExit: a name is unknown, or names of both kinds are mixed.
+    """
+    if not names:
+        return cases()
+    of_bounds = {case.name for case in BOUNDS_CASES}
+    known = {case.name for case in cases()}
+    if set(names) <= of_bounds | {"bounds"}:
+        return [case for case in BOUNDS_CASES if case.name in names or "bounds" in names]
+    if set(names) <= known:
+        return [case for case in cases() if case.name in names]
+    listed = f"{', '.join(sorted(known))}; or of bounds, {', '.join(sorted(of_bounds))}"
+    raise SystemExit(f"--case {' '.join(names)}: use names of one record: {listed}")
+
+
+def executor(case: Case | BoundsCase, device: str = "cuda") -> il.MegakernelExecutor:
     """Ready to run."""
     return il.MegakernelExecutor(case.plan(), il.RunOptions(device))
 
 
-def child() -> None:
-    """All cases, for the profiler."""
+def launch(names: Sequence[str]) -> None:
+    """Launch each case once, for the profiler."""
     import torch  # the cases are also read where there is none
 
     memory = torch.randn(1 << 29, device="cuda").bfloat16()
-    for case in cases():
+    for case in select_cases(names):
         run = executor(case)
         graph, tensors, at = run.plan.graph, {}, 0
         for name in (*graph.inputs, *graph.outputs):
             shape = graph.tensor(name).shape
-            size = shape[0] * shape[1]
+            size = prod(shape)
             tensors[name] = memory[at : at + size].view(shape) if name in graph.inputs else run.allocate_tensor(name)
             at += size
         run.run(tensors)
         run.synchronize()
 
 
-def main(path: str) -> None:
+def main(path: str, names: Sequence[str]) -> None:
     """Count, print and record."""
-    unique = {(c.name, c.m, c.n, c.k, c.tile): c for c in cases()}
+    chosen = select_cases(names)
+    unique = {case.binary: case for case in chosen}
     for _ in compile_launches([partial(executor, case) for case in unique.values()]):
         pass
     rows = []
-    counted = count_launches([sys.executable, __file__], MegakernelExecutor.kernel, METRICS)
-    for case, counts in zip(cases(), counted, strict=True):
-        tile = "x".join(map(str, case.tile)) if case.name == "matmul" else ""
-        facts = {"name": case.name, "m": case.m, "n": case.n, "k": case.k, "tile": tile, "order": case.order}
-        rows.append({**facts, **counts})
-        figures = f"{counts['dram_read_bytes'] / 1e6:.1f} MB read, {counts['l2_hit_pct']:.1f} % hits"
-        print(*facts.values(), figures, f"{counts['ns'] / 1e3:.1f} us")
+    options = [text for name in names for text in ("--case", name)]
+    command = [sys.executable, __file__, "--launch", *options]
+    counted = count_launches(command, MegakernelExecutor.kernel, METRICS)
+    for case, counts in zip(chosen, counted, strict=True):
+        rows.append({**case.facts, **counts})
+        moved = f"{counts['dram_read_bytes'] / 1e6:.1f} MB read, {counts['dram_write_bytes'] / 1e6:.1f} MB written"
+        print(*case.facts.values(), f"{moved}, {counts['l2_hit_pct']:.1f} % hits, {counts['ns'] / 1e3:.1f} us")
     protocol = "ncu, cold caches, clocks as they are, one launch each"
-    write_record(Path(path), format_command(Path(path)), protocol, MEASURES, {"rows": rows})
+    write_record(Path(path), format_command(Path(path), *options), protocol, MEASURES, {"rows": rows})
 
 
 if __name__ == "__main__":
-    main(*parse_arguments(__doc__, "record")) if len(sys.argv) > 1 else child()
+    parser = make_parser(__doc__)
+    parser.add_argument("record", nargs="?")
+    parser.add_argument("--case", action="append", default=[], help="name of cases to count")
+    parser.add_argument("--launch", action="store_true", help="launch each case once, as the profiler's child does")
+    given = parser.parse_args()
+    if given.launch:
+        launch(given.case)
+    elif given.record:
+        main(given.record, given.case)
+    else:
+        parser.error("name a record to write")

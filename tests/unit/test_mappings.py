@@ -333,12 +333,28 @@ def test_the_record_of_the_picture_keeps_its_bounds() -> None:
     rows = {row["name"]: row for row in record["rows"]}
     assert list(rows) == ["gemm", "mlp", "attention", "convolutions"]
     for row in rows.values():
-        lines = zip(row["safe_bytes"], row["tiling_bytes"], row["predicted"] or [None] * 21, strict=True)
+        lines = zip(row["safe_bytes"], row["tiling_bytes"], row["predicted"], strict=True)
         for safe, tiling, predicted in lines:
-            assert safe <= tiling
-            assert predicted is None or predicted["bytes"] >= safe
+            assert safe <= min(tiling, predicted["bytes"])
         assert row["tiling_bytes"] == sorted(row["tiling_bytes"], reverse=True)
     curve = map_gemm(Gemm(8192, 8192, 8192))
     assert rows["gemm"]["tiling_bytes"] == [2 * curve.evaluate(size / 2) for size in record["sizes_bytes"]]
+    # Op after op, the image between two convolutions is stored, and loaded again from a small cache.
+    image, both = 32 * 56 * 56 * 64 * 2, rows["convolutions"]
+    assert both["tiling_bytes"][-1] == 2 * image + 2 * 9 * 64 * 64 * 2
+    largest, smallest = both["predicted"][-1]["bytes"], both["predicted"][0]["bytes"]
+    assert largest == both["tiling_bytes"][-1] + image + 2 * 64 * 2
+    assert smallest > largest + 0.9 * image
     counted = rows["gemm"]["counted"]
     assert counted["bytes"] > 2 * curve.evaluate(counted["l2_bytes"] / 2)
+
+
+def test_the_page_quotes_the_record_of_the_picture() -> None:
+    record = json.loads(RECORD.read_text())
+    page = (RECORD.parents[2] / "docs" / "planner.md").read_text()
+    at = record["sizes_bytes"].index(66_160_672)
+    for row in record["rows"]:
+        figures = row["safe_bytes"][at], row["tiling_bytes"][at], row["predicted"][at]["bytes"]
+        counted = f"{row['counted']['bytes'] / 1e6:.0f}" if row["counted"] else "not yet"
+        quoted = " | ".join([*(f"{figure / 1e6:.0f}" for figure in figures), counted])
+        assert f" | {quoted} |" in page, (row["title"], quoted)
