@@ -174,7 +174,7 @@ def test_figures_stand_beside_bounds() -> None:
     found = search(ffn(1024, il.MatmulTile(128, 256, 64)), il.H200, RING)
     told = explain(found, il.H200, RING)
     traffic = found.best.prediction.traffic
-    assert all(bound.bytes <= traffic.dram_read + traffic.written_bytes for bound in told.bounds)
+    assert all(each.bound.bytes <= traffic.dram_read + traffic.written_bytes for each in told.bounds)
     # 0.75 pJ per FLOP, 31.36 pJ per byte of memory, 12.5 of the L2, 2 x 2.5 of shared memory.
     moved = traffic.dram_read + traffic.written_bytes
     joules = 4e-12 * 0.75 * 1024 * 4096 * 14336 + 31.36e-12 * moved + 17.5e-12 * traffic.touched_bytes
@@ -184,7 +184,7 @@ def test_figures_stand_beside_bounds() -> None:
 def test_a_graph_that_is_no_chain_of_matmuls_has_its_compulsory_bound() -> None:
     graph = il.workloads.two_copies(256, 256)
     told = explain(search(graph, il.CPU), il.CPU)
-    assert [bound.bytes for bound in told.bounds] == [256 * 256 * 2, 256 * 256 * 2 * 3]
+    assert [each.bound.bytes for each in told.bounds] == [256 * 256 * 2, 256 * 256 * 2 * 3]
     assert predict(told.search_result.plan, il.CPU).traffic.compulsory_bytes == 256 * 256 * 2
 
 
