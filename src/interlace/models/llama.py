@@ -229,6 +229,8 @@ class _StepBuilder:
         finished = self.add_tensor("heads", self.rows, model.heads * d)
         shared = {**shared, **caches}
         given: Mapping[str, Tensor] = {**of, **shared, **norms}
+        # Before attention of the decoded rows, because attention of the chunk, the longer of the two, waits for it.
+        rotated = self.add_chunk_rotation(at, of, shared, norms) if self.chunk else {}
         if self.splits == 1:
             self.ops.append(attend(f"{at}.attend", **given, out=finished, eps=model.eps))  # type: ignore[arg-type]
         else:
@@ -238,7 +240,7 @@ class _StepBuilder:
             left = {"out": parts, "peak": peak, "total": total}
             self.ops.append(attend(f"{at}.attend", **given, **left, eps=model.eps))  # type: ignore[arg-type]
             self.ops.append(combine(f"{at}.combine", parts, peak, total, finished))
-        named = self.add_chunk_attention(at, of, shared, norms, finished) if self.chunk else {}
+        named = self.add_chunk_attention(at, rotated, of["v"], shared, finished) if self.chunk else {}
         weight = self.add_input(f"{at}.o", model.hidden, model.heads * d)
         scale = self.add_input(f"{at}.post_norm", model.hidden)
         added = self.add_projection(f"{at}.x_attended", "x_attended", finished, weight, x, scale)
@@ -247,27 +249,34 @@ class _StepBuilder:
         self.ops.append(append(f"{at}.append", of["k"], of["v"], **shared, **named, k_norm=key_norm, eps=model.eps))
         return added
 
-    def add_chunk_attention(
-        self, at: str, of: Mapping[str, Tensor], shared: Mapping[str, Tensor], norms: Mapping[str, Tensor], out: Tensor
+    def add_chunk_rotation(
+        self, at: str, of: Mapping[str, Tensor], shared: Mapping[str, Tensor], norms: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Add the attention of a chunk's rows, and return the sequences of all rows."""
-        sequence = self.add_input("sequence", self.rows, dtype=int32)
-        first = self.add_input("first", self.chunk, dtype=int32)
-        d, eps, turned = self.model.head_dim, self.model.eps, {}
+        """Add the ops that rotate queries and keys of a chunk's rows, and return the results by name."""
+        turned = {}
         for name in "qk":
             # Later rows of the chunk read a key, so each layer has its own, as of new keys and values.
             result = "q_chunk" if name == "q" else f"{at}.k_chunk"
             turned[name] = self.add_tensor(result, self.chunk, of[name].shape[1])
             rotary, norm = (shared["position"], shared["rope"]), norms.get(f"{name}_norm")
+            d, eps = self.model.head_dim, self.model.eps
             self.ops.append(
                 rotate(f"{at}.{name}_chunk", of[name], *rotary, turned[name], head_dim=d, norm=norm, eps=eps)
             )
+        return turned
+
+    def add_chunk_attention(
+        self, at: str, rotated: Mapping[str, Tensor], v: Tensor, shared: Mapping[str, Tensor], out: Tensor
+    ) -> dict[str, Tensor]:
+        """Add the attention of a chunk's rows, and return the sequences of all rows."""
+        sequence = self.add_input("sequence", self.rows, dtype=int32)
+        first = self.add_input("first", self.chunk, dtype=int32)
         data = {name: tensor for name, tensor in shared.items() if name != "rope"}
         self.ops.append(
             chunk_attention(
                 f"{at}.chunk_attention",
-                **turned,
-                v=of["v"],
+                **rotated,
+                v=v,
                 first=first,
                 sequence=sequence,
                 out=out,

@@ -16,7 +16,8 @@ from interlace.kernels.base import Kernel, check_argument, check_block, check_sa
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.cuda_body import CudaBody
 
-_ROWS, _COLUMNS = 16, 1024
+_ROWS, _COLUMNS = 16, 1024  # upper bounds of a tile's extents
+_TILES = 64  # number of tiles below which they have fewer rows: a tile takes as long as its loads, one after another
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
@@ -70,13 +71,15 @@ def gather(name: str, x: Tensor, token: Tensor, out: Tensor) -> Op:
     check_argument(name, "out", out, (rows, h))
     check_same_dtype(name, x, out)
     columns = min(_COLUMNS, next_power_of_2(h))
-    check_block(f"op {name!r}", _ROWS, columns)
+    across = -(-h // columns)
+    own_rows = next_power_of_2(min(_ROWS, max(1, rows * across // _TILES)))
+    check_block(f"op {name!r}", own_rows, columns)
     i, j = axes(2)
-    row, own = i.block(_ROWS), j.block(columns)
+    row, own = i.block(own_rows), j.block(columns)
     return GATHER.make_op(
         name,
-        (-(-rows // _ROWS), -(-h // columns)),
+        (-(-rows // own_rows), across),
         {"x": (x, (ALL, own)), "token": (token, (row,))},
         {"out": (out, (row, own))},
-        params={"T": t, "H": h, "R": rows, "BM": _ROWS, "BN": columns, "num_warps": 4},
+        params={"T": t, "H": h, "R": rows, "BM": own_rows, "BN": columns, "num_warps": 4},
     )
