@@ -17,7 +17,7 @@ from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBo
 from interlace.kernels.cuda_body import CudaBody
 
 _ROWS, _COLUMNS = 16, 1024  # upper bounds of a tile's extents
-_TILES = 64  # number of tiles below which they have fewer rows: a tile takes as long as its loads, one after another
+_TILES = 16  # number of tiles below which they have fewer rows: a tile takes as long as its loads, one after another
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
