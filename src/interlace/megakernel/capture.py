@@ -39,8 +39,10 @@ def get_capture_id() -> int:
 
 
 @contextmanager
-def capture_graph(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+def capture_graph(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
     """Capture what the current thread enqueues, while no other thread captures in this way.
+
+    Graphs of one memory pool (``torch.cuda.graph_pool_handle``) share their memory; by default a graph has its own.
 
     Garbage collection is off meanwhile: if the garbage includes a CUDA graph, its destruction would end the capture,
     and recent releases of PyTorch no longer collect garbage before a capture.
@@ -48,7 +50,7 @@ def capture_graph(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     collects = gc.isenabled()
     gc.disable()
     try:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=pool):
             yield
     finally:
         if collects:

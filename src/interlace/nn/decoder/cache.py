@@ -18,17 +18,17 @@ _MAX_BYTES = 10**30  # limit of the number in a message, which a float must hold
 
 @dataclass(frozen=True)
 class RowIndices:
-    """Rows of a cache, one of each slot.
+    """Rows of a cache: one of each slot, or of tokens of one slot.
 
     Attributes:
-        block: (batch,), index of each row's first axis: its slot, or its page.
-        row: (batch,), index of each row's third axis.
-        slot: (batch,), slot whose data each entry writes; None if entries are in the order of slots.
+        block: (count,), index of each row's first axis: its slot, or its page.
+        row: (count,), index of each row's third axis.
+        source: (count,), row of the data that each entry writes; None if entries are in its order.
     """
 
     block: torch.Tensor
     row: torch.Tensor
-    slot: torch.Tensor | None = None
+    source: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,23 @@ class KVCache:
         """Return where the rows of one position (batch,) of each slot are; they are the same in every layer."""
         return RowIndices(torch.arange(len(position), device=position.device), position)
 
+    def locate_tokens(self, slot: torch.Tensor, position: torch.Tensor, source: torch.Tensor) -> RowIndices:
+        """Return where positions (count,) of one slot (1,) are, which get rows ``source`` (count,) of the data."""
+        return RowIndices(slot.expand_as(position), position, source)
+
     def write_rows(self, layer: int, rows: RowIndices, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Write keys and values (batch, kv_heads, head_dim), one row of each slot."""
+        """Write keys and values (count, kv_heads, head_dim) to rows."""
         for cache, new in ((self.k[layer], keys), (self.v[layer], values)):
-            cache[rows.block, :, rows.row] = new if rows.slot is None else new[rows.slot]
+            cache[rows.block, :, rows.row] = new if rows.source is None else new[rows.source]
 
     def read_each(self, layer: int, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values (batch, kv_heads, reach, head_dim) of the first ``reach`` positions of all slots."""
         return self.k[layer][:, :, :reach], self.v[layer][:, :, :reach]
+
+    def read_slot(self, layer: int, slot: torch.Tensor, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return copies of keys and values (1, kv_heads, reach, head_dim) of the first positions of a slot (1,)."""
+        keys, values = self.read_each(layer, reach)
+        return keys.index_select(0, slot), values.index_select(0, slot)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -194,17 +194,3 @@ class _StepTensors:
         for name, own in self._offsets.items():
             host[own] = torch.from_numpy(rows[name])
         self._rows.copy_(host, non_blocking=True)
-
-
-def measure_us(device: torch.device, enqueue: Callable[[], object], times: int = 3) -> float:
-    """Return the shortest time of a few calls that enqueue work on a GPU, in microseconds."""
-    found: list[float] = []
-    with torch.cuda.device(device):
-        for _ in range(times + 1):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            begin.record()
-            enqueue()
-            end.record()
-            end.synchronize()
-            found.append(begin.elapsed_time(end) * 1e3)
-    return min(found[1:])

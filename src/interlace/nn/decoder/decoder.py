@@ -28,6 +28,7 @@ from interlace.nn.decoder.family import ModelParts, find_parts
 from interlace.nn.decoder.files import Progress, load_weights, select_device
 from interlace.nn.decoder.ids import Prompt, check_stop_ids, make_step_ids
 from interlace.nn.decoder.launch import StepLaunch, describe_launch
+from interlace.nn.decoder.library import LibraryReader
 from interlace.nn.decoder.padding import Padding, read_prompt
 from interlace.nn.decoder.pages import PageAllocator, PagedKVCache
 from interlace.nn.decoder.past_key_values import count_positions, extract_pairs, fill_slot
@@ -91,6 +92,7 @@ class Decoder(PromptMixin, GenerationMixin):
         self._slots = Slots(batch, self.max_seq_len, self._pages, self.device, window)
         self._sampling = SamplingState(batch, self.device)
         self._is_sampling = False  # True if the launches can sample
+        self._library = LibraryReader(shape, self._weights, self._rope, self.cache, self.logits, self.next)
         self._prompts, self._chunks = PromptQueue(), ChunkLaunches()
         self._launch = self._build_launch()
 

@@ -108,6 +108,13 @@ class PagedKVCache(KVCache):
         of = torch.where(page >= 0, slots, (page >= 0).int().argmax())
         return RowIndices(page[of], row[of], of)
 
+    def locate_tokens(self, slot: torch.Tensor, position: torch.Tensor, source: torch.Tensor) -> RowIndices:
+        page = self.table.index_select(0, slot)[0].index_select(0, position // PAGE_TOKENS).long()
+        return RowIndices(page, position % PAGE_TOKENS, source)
+
+    def read_slot(self, layer: int, slot: torch.Tensor, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._gather_rows(layer, self.table.index_select(0, slot), reach)
+
     def read_each(self, layer: int, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._gather_rows(layer, self.table, reach)
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from interlace.models.llama import LlamaShape
-from interlace.nn.decoder import step as plain
 from interlace.nn.decoder.cache import KVCache, check_positive
-from interlace.nn.decoder.chunks import ChunkLaunches, PromptQueue, measure_us
+from interlace.nn.decoder.chunks import ChunkLaunches, PromptQueue
 from interlace.nn.decoder.exclusive_lock import ExclusiveLock
 from interlace.nn.decoder.ids import Prompt
 from interlace.nn.decoder.launch import StepLaunch, build_step_launch
+from interlace.nn.decoder.library import LibraryReader
 from interlace.nn.decoder.padding import Padding, read_prompt
 from interlace.nn.decoder.pages import PageAllocator
 from interlace.nn.decoder.sampling import SamplingState
@@ -41,6 +41,7 @@ class PromptMixin:
     _sampling: SamplingState
     _is_sampling: bool
     _launch: StepLaunch | str
+    _library: LibraryReader
     _prompts: PromptQueue
     _chunks: ChunkLaunches
 
@@ -69,11 +70,10 @@ class PromptMixin:
 
     def _read_tokens(self, tokens: list[int], slot: int, length: int) -> None:
         """Read tokens after the first ``length`` of a slot with PyTorch's own ops."""
-        ids = torch.tensor(tokens, device=self.device)
-        self.logits[slot] = plain.prefill(self.shape, self._weights, self._rope, self.cache, ids, slot, length)
-        end, slots = length + len(tokens), slice(slot, slot + 1)
-        last = torch.full((1,), end - 1, device=self.device)
-        self.next[slots] = self._sampling.sample(self.logits[slots], last, slots)
+        self._library.read(tokens, slot, length)
+        if self._sampling.is_random(slot):
+            slots, last = slice(slot, slot + 1), torch.full((1,), length + len(tokens) - 1, device=self.device)
+            self.next[slots] = self._sampling.sample(self.logits[slots], last, slots)
 
     def _build_launch(self, chunk: int = 0, rows: Mapping[str, torch.Tensor] | None = None) -> StepLaunch | str:
         tensors = {"tokens": self._tokens, "position": self._slots.position, "rope": self._rope}
@@ -128,6 +128,4 @@ class PromptMixin:
         """Return the microseconds in which PyTorch reads so many tokens; None without a GPU or in use."""
         if self.device.type != "cuda" or self._slots.active_slots or tokens > self.max_seq_len:
             return None
-        ids, start = torch.zeros(tokens, dtype=torch.long, device=self.device), (self.max_seq_len - tokens) // 2
-        sizes = self.shape, self._weights, self._rope, self.cache
-        return measure_us(self.device, lambda: plain.prefill(*sizes, ids, 0, start))
+        return self._library.measure_us([0] * tokens, 0, (self.max_seq_len - tokens) // 2)

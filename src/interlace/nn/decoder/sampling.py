@@ -99,6 +99,10 @@ class SamplingState:
         t["key"][slot, 0].fill_(sampling.seed)
         t["key"][slot, 1].fill_(sampling.sequence)
 
+    def is_random(self, slot: int) -> bool:
+        """Return True if the tokens of a slot are sampled, not greedy."""
+        return self._is_random[slot]
+
     def sample(self, logits: torch.Tensor, position: torch.Tensor, slots: slice) -> torch.Tensor:
         """Sample tokens (n,) for some slots, from the logits (n, vocabulary) of the tokens at these positions (n,)."""
         if not any(self._is_random[slots]):

@@ -78,3 +78,49 @@ def prefill(
         x = run_layers(torch, shape, weights, ids, rope[length:end, None], attend)
         logits: torch.Tensor = compute_logits(torch, shape, weights, x[-1:])
         return logits[0]
+
+
+def prefill_padded(
+    shape: LlamaShape,
+    weights: Weights,
+    rope: torch.Tensor,
+    cache: KVCache,
+    ids: torch.Tensor,
+    slot: torch.Tensor,
+    start: torch.Tensor,
+    last: torch.Tensor,
+    reach: int,
+) -> torch.Tensor:
+    """Append tokens to a slot as ``prefill`` does, where everything but shapes is data; return logits (1, vocabulary).
+
+    Rows of padding write what the last token writes, so the cache has no other rows than those of the tokens.
+
+    Args:
+        ids: (count,), token ids; those after row ``last`` are padding.
+        slot, start, last: (1,), the slot, its number of cached tokens, and the row whose logits are returned.
+        reach: number of cache rows that attention reads, at least ``start + last + 1``; 0 for tokens that begin a
+            sequence, which attend to themselves alone.
+    """
+    row = torch.arange(len(ids), device=ids.device).minimum(last)
+    position = start + row
+    rows, group = cache.locate_tokens(slot, position, row), shape.group
+    at = torch.arange(reach, device=ids.device)
+    seen, undefined = at <= position[:, None], (at > start + last)[:, None]
+    # In the dtype of queries, for the kernels that take a mask; the queries of a group follow one another.
+    mask = torch.zeros(seen.shape, dtype=weights["embed"].dtype, device=ids.device).masked_fill(~seen, -torch.inf)
+    mask = mask.repeat(group, 1)
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        cache.write_rows(layer, rows, k, v)
+        if not reach:
+            q, k, v = (heads.transpose(0, 1)[None] for heads in (q, k, v))
+            return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+        keys, values = (cached.masked_fill(undefined, 0) for cached in cache.read_slot(layer, slot, reach))
+        by_group = q.reshape(len(q), -1, group, q.shape[-1]).permute(1, 2, 0, 3).flatten(1, 2)[None]
+        out = scaled_dot_product_attention(by_group, keys, values, mask)
+        return out.reshape(-1, group, len(q), q.shape[-1]).permute(2, 0, 1, 3)
+
+    with torch.autocast(ids.device.type, enabled=False):
+        x = run_layers(torch, shape, weights, ids, rope[position][:, None], attend)
+        logits: torch.Tensor = compute_logits(torch, shape, weights, x.index_select(0, last))
+        return logits

@@ -1,0 +1,76 @@
+"""Prompts that PyTorch's own ops read in graphs of fixed shapes: on the CPU, op by op, against the decoder's oracle."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from interlace.nn import Decoder  # noqa: E402
+from interlace.nn.decoder.library import BUCKETS, Bucket, find_bucket  # noqa: E402
+
+from .llama import ToyForCausalLM, oracle, relative_error  # noqa: E402
+
+CAPACITY = 100  # positions, not whole pages
+
+
+@pytest.fixture(scope="module")
+def model() -> ToyForCausalLM:
+    return ToyForCausalLM()
+
+
+def read(decoder: Decoder, tokens: list[int], slot: int, start: int, bucket: Bucket) -> torch.Tensor:
+    """Read tokens as a GPU does, and return the logits."""
+    with torch.inference_mode():
+        decoder._library.write_inputs(tokens, slot, start)
+        decoder._library.enqueue(bucket)
+    return decoder.logits[slot]
+
+
+@pytest.mark.parametrize("pages", [None, 7], ids=["plain", "pages"])
+def test_padded_prompts_are_those_of_the_oracle_and_write_no_other_row(
+    model: ToyForCausalLM, pages: int | None
+) -> None:
+    """Prompts in two pieces cut anywhere, in poisoned caches, in a slot of pages that are not in order."""
+    decoder = Decoder.from_model(model, batch=3, max_seq_len=CAPACITY, num_blocks=pages)
+    prompt = torch.randint(61, (CAPACITY,), generator=torch.Generator().manual_seed(1)).tolist()
+    right = oracle(model, decoder.shape, prompt)
+    decoder.abort(decoder.add([1] * 70))
+    decoder.add([1])
+    slot = decoder.kv_cache().slot
+    decoder._slots.grow({slot: CAPACITY})
+    for count in (1, 31, 32, 33, 64, 99):
+        for tensor in (*decoder.cache.k, *decoder.cache.v):
+            tensor.fill_(float("nan"))
+        logits = read(decoder, prompt[:count], slot, 0, find_bucket(count, 0, CAPACITY))
+        assert relative_error(logits, right[count - 1]) < 1e-5  # angles are in float32
+        assert decoder.next[slot] == right[count - 1].argmax()
+        cached = decoder.cache.k[0].isfinite()[..., 0].sum().item()
+        assert cached == count * decoder.shape.kv_heads
+        more = min(40, CAPACITY - count)
+        bucket = find_bucket(more, count, CAPACITY)
+        assert bucket.reach == CAPACITY
+        logits = read(decoder, prompt[count : count + more], slot, count, bucket)
+        assert relative_error(logits, right[count + more - 1]) < 1e-5
+        assert decoder.cache.v[1].isfinite()[..., 0].sum().item() == cached + more * decoder.shape.kv_heads
+
+
+def test_padding_reaches_nothing(model: ToyForCausalLM) -> None:
+    """The same bits whatever ids lie after the last."""
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=CAPACITY)
+    for start in (0, 6):
+        found = []
+        for padding in (0, 60):
+            decoder._library._inputs.fill_(padding)
+            read(decoder, [3, 1, 4, 1, 5, 9], 1, 0, Bucket(32, 0))
+            logits = read(decoder, [2, 6, 5], 1, start, find_bucket(3, start, CAPACITY))
+            found.append((logits.clone(), decoder.cache.k[1].clone()))
+        assert all(torch.equal(*both) for both in zip(*found, strict=True))
+
+
+def test_few_buckets_cover_prompts_of_any_length() -> None:
+    cases = ((1, 0), (32, 0), (33, 0), (2048, 0), (5, 1), (100, 200), (500, 3000), (2048, 2000))
+    found = [find_bucket(*case, 4096) for case in cases]
+    right = [(32, 0), (32, 0), (64, 0), (2048, 0), (32, 256), (128, 512), (512, 4096), (2048, 4096)]
+    assert found == [Bucket(*each) for each in right]
+    assert len({find_bucket(n, at, 4096) for n in BUCKETS for at in range(0, 4096 - n + 1, 16)}) == 7 + 25
