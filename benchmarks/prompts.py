@@ -9,7 +9,7 @@ Needs a GPU. A case is a model, sequences that decode, and the positions of each
 with a chunk, and PyTorch's ops that read as many tokens, as a decoder does without ``read_in_chunks``, captured in a
 CUDA graph and launch by launch. The logits of all sequences are compared with float64 first. A stream is so many
 prompts of so many ids with so many new tokens each, through ``Decoder.generate`` in as many slots as sequences decode,
-wall clock: whole prompts and chunks.
+wall clock: whole prompts, chunks, and the automatic choice.
 """
 
 from __future__ import annotations
@@ -167,12 +167,13 @@ def measure_streams(torch: Any, case: Case, weights: Mapping[str, Any], rope: An
     decoder = Decoder.from_weights(LLAMAS[name], weights, rope, batch=batch)
     found: dict[str, Any] = {}
     texts = []
-    for chunk in (None, 128, 512):
-        decoder.read_in_chunks(chunk)
-        way = "whole prompts" if chunk is None else f"chunks of {chunk}"
-        texts.append(decoder.generate(prompts, new))
+    for way, size in (("whole prompts", -1), ("chunks of 128", 128), ("chunks of 512", 512), ("automatic", None)):
+        texts.append(decoder.generate(prompts, new, chunked_prefill_size=size))
         many, one = (
-            [time_s(torch, lambda p=some, n=most: decoder.generate(p, n)) for _ in range(_STREAMS)]
+            [
+                time_s(torch, lambda p=some, n=most, c=size: decoder.generate(p, n, chunked_prefill_size=c))
+                for _ in range(_STREAMS)
+            ]
             for some, most in ((prompts, new), (prompts[:1], 1))
         )
         found[way] = {"stream_ms": median(many) * 1e3, "first_token_ms": median(one) * 1e3}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 
 import pytest
 import torch
 
 from interlace.models.weights import list_weights
 from interlace.nn import Decoder
+from interlace.nn.decoder.library import LibraryReader
 from interlace.workloads import LlamaShape
 from interlace.workloads.decode import build_rope_table
 
@@ -40,7 +42,7 @@ def make_decoder(shape: LlamaShape, dtype: torch.dtype, pages: int | None) -> De
 def test_prompts_that_steps_read_have_the_logits_of_float64_while_others_decode(
     name: str, pages: int | None, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Decoder, "_time_prefill", lambda decoder, tokens: math.inf)
+    monkeypatch.setattr(LibraryReader, "find_us", lambda *given: math.inf)
     ours, gold = make_decoder(SHAPES[name], torch.bfloat16, pages), make_decoder(SHAPES[name], torch.float64, pages)
     plain = make_decoder(SHAPES[name], torch.bfloat16, pages)
     ours.read_in_chunks(chunk)
@@ -77,3 +79,59 @@ def test_prompts_that_steps_read_have_the_logits_of_float64_while_others_decode(
             done = max(ours.active_slots, key=lambda slot: len(prompts[slot]))
             ours.abort(done)
     assert not waiting
+
+
+def test_generate_builds_the_launches_that_prompts_need_when_they_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = make_decoder(SHAPES["heads of 64"], torch.bfloat16, None)
+    random = torch.Generator().manual_seed(3)
+    prompts = [torch.randint(3000, (length,), generator=random).tolist() for length in LENGTHS]
+    whole = decoder.generate(prompts, 8, chunked_prefill_size=-1)
+    assert not decoder._chunks.launches
+    assert "PyTorch's own ops in CUDA graphs read 32 tokens in" in str(decoder.explain())
+    by_choice = decoder.generate(prompts, 8)
+    assert sum(a == b for a, b in zip(by_choice, whole, strict=True)) >= 3, "others differ by rounding alone"
+    monkeypatch.setattr(LibraryReader, "find_us", lambda *given: math.inf)
+    assert decoder.generate(prompts[1], 4, chunked_prefill_size=60)
+    assert 60 in decoder._chunks.launches
+    for _ in range(3):  # all times that decide are measured
+        by_launches = decoder.generate(prompts, 8)
+    assert by_launches == decoder.generate(prompts, 8), "what launches read repeats bit for bit"
+    assert sum(a == b for a, b in zip(by_launches, whole, strict=True)) >= 3
+    assert "launches read chunks of 60 in" in str(decoder.explain())
+
+
+def test_launches_are_built_ahead_with_progress() -> None:
+    decoder, names = make_decoder(SHAPES["heads of 64"], torch.bfloat16, 30), []
+
+    def show(steps: Iterable[str]) -> Iterator[str]:
+        for step in steps:
+            names.append(step)
+            yield step
+
+    decoder.build_chunks(show)
+    assert names == ["chunks of 60 tokens", "chunks of 124 tokens", "chunks of 508 tokens"]
+    assert [*decoder._chunks.launches] == [60, 124, 508], decoder.explain()
+    assert (decoder.active_slots, decoder.lengths) == ((), (0, 0, 0, 0))
+    slot = decoder.add([5] * 40)  # whole, by a launch if that is faster
+    right = make_decoder(SHAPES["heads of 64"], torch.float64, 30)
+    assert relative_error(decoder.logits[slot], right.logits[right.add([5] * 40)]) <= 0.02
+    assert decoder._chunks.alone_us
+
+
+@pytest.mark.parametrize("pages", [None, 30])
+def test_launches_that_are_built_while_sequences_decode_change_none_of_them(
+    pages: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LibraryReader, "find_us", lambda *given: math.inf)
+    ours, alone = (make_decoder(SHAPES["heads of 64"], torch.bfloat16, pages) for _ in range(2))
+    for decoder in (ours, alone):
+        decoder.add([3, 1, 4, 1, 5] * 20)
+    ours.read_in_chunks(512)
+    for turn in range(4):
+        if turn == 1:
+            assert not ours._chunks.launches
+            ours.add([9] * 30)
+        found, right = (decoder.step([5] * 4).logits[0].double() for decoder in (ours, alone))
+        assert relative_error(found, right) <= 0.02
+    assert ours._chunks.launches
+    assert (ours.lengths, alone.lengths) == ((104, 32, 0, 0), (104, 0, 0, 0))

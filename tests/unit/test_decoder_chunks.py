@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from interlace.core.errors import ArgumentError, LengthError, PageError, SlotError  # noqa: E402
-from interlace.models.step_rows import PromptSegment  # noqa: E402
 from interlace.nn import Decoder, SamplingParams  # noqa: E402
-from interlace.nn.decoder.chunks import ChunkLaunches  # noqa: E402
+from interlace.nn.decoder.chunks import select_chunks  # noqa: E402
+from interlace.nn.decoder.reader import Reading  # noqa: E402
 
 from .llama import ToyForCausalLM, oracle, relative_error  # noqa: E402
 
@@ -125,28 +123,47 @@ def test_a_step_that_fails_leaves_prompts_as_they_were(model: ToyForCausalLM, mo
     assert token == oracle(model, decoder.shape, PROMPTS[2])[-1].argmax()
 
 
-def test_launches_read_chunks_only_where_they_are_measured_to_be_faster() -> None:
-    class Runner:
-        name = description = "fast"
-
-    chunks = ChunkLaunches()
-
-    def build(rows: int, tensors: dict[str, torch.Tensor]) -> object:
-        assert tensors["position"].shape == (3 + rows,)
-        return "no plan" if rows == 509 else SimpleNamespace(step_us=10.0 * rows, executor=Runner(), rejections=())
-
-    chunks.build(512, 3, torch.device("cpu"), build, 100.0, {61: 600.0, 125: 1000.0, 509: 0.0}.get)
-    assert [*chunks.launches] == [61]
-    assert chunks.reasons == [
-        "chunks of 61 by launches of the fast executor",
-        "chunks of 125 by PyTorch's own ops, 1100 us with a step, not by launches, 1250 us",
-        "chunks of 509 by PyTorch's own ops: no plan",
-    ]
-    found = [chunks.find_chunk([PromptSegment(0, 0, (1,) * n)]) for n in (1, 61, 62)]
-    assert found == [61, 61, None]
-
-
 def test_few_chunks_have_launches() -> None:
     cases = ((1, 1), (16, 16), (40, 16), (128, 16), (5000, 16), (512, 64), (512, 500))
-    found = [ChunkLaunches.select_chunks(*case) for case in cases]
+    found = [select_chunks(*case) for case in cases]
     assert found == [(16,), (16,), (64,), (48, 112), (48, 112, 496), (64, 192, 448), (512,)]
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_a_stream_reads_chunks_of_its_own_size_and_leaves_the_decoder_s(model: ToyForCausalLM, size: int) -> None:
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=24)
+    whole = decoder.generate(PROMPTS, 6)
+    most = []
+
+    def count(reading: Reading, *given: object) -> None:
+        most.append(sum(len(segment.tokens) for segment in reading.segments))
+        run(reading, *given)
+
+    run, decoder._run_reading = decoder._run_reading, count
+    assert decoder.generate(PROMPTS, 6, chunked_prefill_size=size) == whole
+    assert max(most) == min(size, 16)  # 3 and 13 tokens wait at once
+    most.clear()
+    assert decoder.generate(PROMPTS, 6) == whole
+    assert max(most) == max(map(len, PROMPTS))
+    decoder.read_in_chunks(3)
+    stream = decoder.stream(PROMPTS, 6, chunked_prefill_size=-1)
+    most.clear()
+    next(stream)
+    assert most == [11, 1]
+    stream.close()
+    most.clear()
+    assert decoder.generate(PROMPTS, 6) == whole
+    assert max(most) == 3
+
+
+def test_a_size_that_no_chunk_has_is_refused(model: ToyForCausalLM) -> None:
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=24)
+    for size in (0, -2):
+        with pytest.raises(
+            ArgumentError, match=f"chunked_prefill_size is {size}; give a positive number of tokens, -1"
+        ):
+            decoder.generate(PROMPTS, 6, chunked_prefill_size=size)
+    with pytest.raises(ArgumentError, match="chunked_prefill_size"):
+        decoder.stream(PROMPTS, 6, chunked_prefill_size="8")
+    assert decoder.active_slots == ()
+    decoder.build_chunks()  # nothing to build

@@ -1,13 +1,7 @@
-"""Prompts that steps read in chunks, while other sequences decode.
+"""Launches of steps that read prompts in chunks, while other sequences decode.
 
-With at most 4 tokens of prompts a step, and prompts of 6 and 5 tokens added at once:
-
-    step     0                1                  2
-    reads    a0 a1 a2 a3      a4 a5 b0 b1        b2 b3 b4
-    decodes                                      a            from the step after its last token on
-
-A step of launches pads its tokens of prompts to one of a few chunks (``models/step_rows``), each of which is a graph of
-its own, planned once. PyTorch's own ops read segment by segment. Which is faster is measured when launches are built.
+A step pads its tokens of prompts to one of a few chunks (``models/step_rows``), each of which is a graph of its own:
+it takes seconds to plan and compile, once, and is kept on disk. Launches are built when they are first needed.
 """
 
 from __future__ import annotations
@@ -18,14 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from interlace.core.errors import SlotError
 from interlace.models.step_rows import CHUNKS, PromptSegment, build_step_rows, select_chunk
-from interlace.nn.decoder.launch import StepLaunch, describe_launch
+from interlace.nn.decoder.launch import StepLaunch
+from interlace.nn.decoder.library import measure_us
 
 #: Builds the launches of a chunk on tensors of its rows, or returns a reason why there are none.
 LaunchBuilder = Callable[[int, Mapping[str, torch.Tensor]], StepLaunch | str]
-#: Returns the microseconds in which PyTorch's own ops read so many tokens; None where that cannot be measured.
-LibraryTimer = Callable[[int], float | None]
 _ALIGN = 16  # elements to which tensors of a step's rows begin: 64 bytes
 #: Rows of a step with prompts, sequences included: whole tiles of products. A step of 16 sequences and 128 tokens is
 #: predicted to take a quarter longer than one of 112.
@@ -33,139 +25,79 @@ _ROWS = 64, 128, 256, 512
 _LEAST = 16  # tokens of prompts for which a step is planned
 
 
-class PromptQueue:
-    """Prompts that are not wholly read, first come, first served.
+def select_chunks(limit: int, batch: int) -> tuple[int, ...]:
+    """Return the chunks for which launches are built, at most three: each takes seconds to plan and compile.
 
-    Attributes:
-        chunk: most tokens of prompts that a step reads; 0 if prompts are read whole when they are added.
+    Args:
+        limit: most tokens of prompts that a step may read.
+        batch: number of slots.
     """
-
-    def __init__(self) -> None:
-        self.chunk = 0
-        self._prompts: dict[int, tuple[list[int], int]] = {}  # tokens, and how many of them are cached
-
-    @property
-    def unread(self) -> dict[int, int]:
-        """Number of tokens that are left to read, by slot."""
-        return {slot: len(tokens) - cached for slot, (tokens, cached) in self._prompts.items()}
-
-    def check_read(self, slot: int) -> None:
-        """Raise SlotError if the prompt of a slot is not wholly read."""
-        left = self.unread.get(slot, 0) if isinstance(slot, int) else 0  # others are refused elsewhere
-        if left:
-            raise SlotError(f"slot {slot} has {left} tokens of its prompt left to read; run steps until it has none")
-
-    def add(self, slot: int, tokens: list[int], cached: int) -> None:
-        """Add the prompt of a slot, whose first tokens are cached already."""
-        self._prompts[slot] = tokens, cached
-
-    def drop(self, slot: int) -> None:
-        """Remove the prompt of a slot, if it has one."""
-        self._prompts.pop(slot, None)
-
-    def select_segments(self) -> list[PromptSegment]:
-        """Return the tokens that the next step reads."""
-        segments, room = [], self.chunk
-        for slot, (tokens, cached) in self._prompts.items():
-            taken = tokens[cached : cached + room]
-            room -= len(taken)
-            if taken:
-                segments.append(PromptSegment(slot, cached, tuple(taken)))
-        return segments
-
-    def advance(self, segment: PromptSegment) -> tuple[int, bool]:
-        """Count a segment as read; return the length of its sequence, and whether its prompt is wholly read."""
-        tokens, _ = self._prompts[segment.sequence]
-        length = segment.start + len(segment.tokens)
-        self._prompts[segment.sequence] = tokens, length
-        if length == len(tokens):
-            self.drop(segment.sequence)
-        return length, length == len(tokens)
+    fit = [rows - batch for rows in _ROWS if _LEAST <= rows - batch <= limit]
+    return tuple(dict.fromkeys((*fit[:2], *fit[-1:]))) or (select_chunk(min(limit, CHUNKS[-1])),)
 
 
 class ChunkLaunches:
     """Launches of steps that read prompts, by number of rows of prompts.
 
+    Args:
+        batch: number of slots.
+        capacity: positions that a slot may have.
+        build_launch: see ``LaunchBuilder``.
+
     Attributes:
-        launches: launches by chunk, the largest last; empty if PyTorch's own ops read prompts.
-        reasons: how each chunk is read, in words.
+        launches: launches by chunk.
+        reasons: reasons against launches, by chunk.
+        alone_us: measured microseconds of a step in which no sequence decodes, by chunk.
     """
 
-    def __init__(self) -> None:
-        self.launches: dict[int, tuple[StepLaunch, _StepTensors]] = {}
-        self.reasons: list[str] = []
+    def __init__(self, batch: int, capacity: int, device: torch.device, build_launch: LaunchBuilder) -> None:
+        self.launches: dict[int, StepLaunch] = {}
+        self.reasons: dict[int, str] = {}
+        self.alone_us: dict[int, float] = {}
+        self._batch, self._capacity, self._device, self._build_launch = batch, capacity, device, build_launch
+        self._tensors: dict[int, _StepTensors] = {}
 
-    @staticmethod
-    def select_chunks(chunk: int, batch: int) -> tuple[int, ...]:
-        """Return the chunks for which launches are built, at most three: each takes seconds to plan and compile.
+    def list_chunks(self, limit: int) -> list[int]:
+        """Return the chunks of which launches exist or may be built, for steps of at most ``limit`` tokens."""
+        return sorted({*select_chunks(limit, self._batch), *self.launches} - {*self.reasons})
 
-        Args:
-            chunk: most tokens of prompts that a step may read.
-            batch: number of slots.
-        """
-        fit = [rows - batch for rows in _ROWS if _LEAST <= rows - batch <= chunk]
-        return tuple(dict.fromkeys((*fit[:2], *fit[-1:]))) or (select_chunk(min(chunk, CHUNKS[-1])),)
-
-    def build(
-        self,
-        chunk: int,
-        batch: int,
-        device: torch.device,
-        build_launch: LaunchBuilder,
-        step_us: float,
-        time_library: LibraryTimer,
-    ) -> None:
-        """Build launches for chunks in which they are faster than a step and PyTorch's own ops.
-
-        Args:
-            chunk: most tokens of prompts of a step.
-            batch: number of slots.
-            step_us: time of a step without prompts.
-        """
-        self.launches, self.reasons = {}, []
-        for rows in self.select_chunks(chunk, batch):
-            tensors = _StepTensors(batch, rows, device)
-            launch = build_launch(rows, tensors.views)
-            if isinstance(launch, str):
-                self.reasons.append(f"chunks of {rows} by PyTorch's own ops: {launch}")
-                continue
-            library_us = time_library(rows)
-            if library_us is not None and launch.step_us > library_us + step_us:
-                self.reasons.append(
-                    f"chunks of {rows} by PyTorch's own ops, {library_us + step_us:.0f} us with a step, not by "
-                    f"launches, {launch.step_us:.0f} us"
-                )
-                continue
-            self.reasons.append(f"chunks of {rows} by launches of the {describe_launch(launch)[0]} executor")
-            self.launches[rows] = launch, tensors
-
-    def find_chunk(self, segments: Sequence[PromptSegment]) -> int | None:
-        """Return the smallest chunk with launches that has room for segments; None if no such chunk exists."""
-        taken = sum(len(segment.tokens) for segment in segments)
-        return min((chunk for chunk in self.launches if chunk >= taken), default=None)
+    def build(self, chunk: int) -> None:
+        """Build the launches of a chunk unless they exist, or note the reason against them."""
+        if chunk in self.launches or chunk in self.reasons:
+            return
+        tensors = _StepTensors(self._batch, chunk, self._device)
+        launch = self._build_launch(chunk, tensors.views)
+        if isinstance(launch, str):
+            self.reasons[chunk] = launch
+        else:
+            self.launches[chunk], self._tensors[chunk] = launch, tensors
 
     def run(
         self,
         chunk: int,
-        capacity: int,
-        tokens: torch.Tensor,
+        tokens: torch.Tensor | None,
         decoded: Mapping[int, int],
         segments: Sequence[PromptSegment],
     ) -> None:
         """Enqueue a step on the current stream.
 
         Args:
-            capacity: positions that a slot may have.
-            tokens: (batch,) int32 on the device, token of each slot that decodes.
+            tokens: (batch,) int32 on the device, token of each slot that decodes; None if none decodes.
             decoded: position of the token, by slot that decodes.
             segments: tokens of prompts.
         """
-        launch, tensors = self.launches[chunk]
-        batch = len(tokens)
-        rows = build_step_rows(batch, chunk, capacity, {slot: (0, at) for slot, at in decoded.items()}, segments)
+        positions = {slot: (0, at) for slot, at in decoded.items()}
+        rows = build_step_rows(self._batch, chunk, self._capacity, positions, segments)
+        tensors = self._tensors[chunk]
         tensors.write(rows)
-        tensors.views["tokens"][:batch].copy_(tokens)
-        launch.run()
+        if tokens is not None:
+            tensors.views["tokens"][: self._batch].copy_(tokens)
+        self.launches[chunk].run()
+
+    def measure_alone(self, chunk: int, segments: Sequence[PromptSegment]) -> None:
+        """Time the step that reads segments while no sequence decodes; another such step changes nothing."""
+        self.run(chunk, None, {}, segments)
+        self.alone_us[chunk] = measure_us(self._device, self.launches[chunk].run)
 
 
 class _StepTensors:

@@ -22,7 +22,6 @@ from interlace.nn.decoder.cache import (
     count_cache_positions,
     resolve_max_seq_len,
 )
-from interlace.nn.decoder.chunks import ChunkLaunches, PromptQueue
 from interlace.nn.decoder.exclusive_lock import ExclusiveLock
 from interlace.nn.decoder.family import ModelParts, find_parts
 from interlace.nn.decoder.files import Progress, load_weights, select_device
@@ -32,6 +31,7 @@ from interlace.nn.decoder.library import LibraryReader
 from interlace.nn.decoder.padding import Padding, read_prompt
 from interlace.nn.decoder.pages import PageAllocator, PagedKVCache
 from interlace.nn.decoder.past_key_values import count_positions, extract_pairs, fill_slot
+from interlace.nn.decoder.prompt_queue import PromptQueue
 from interlace.nn.decoder.prompts import PromptMixin
 from interlace.nn.decoder.sampling import GREEDY, SamplingParams, SamplingState
 from interlace.nn.decoder.slot_cache import SlotCache
@@ -93,8 +93,9 @@ class Decoder(PromptMixin, GenerationMixin):
         self._sampling = SamplingState(batch, self.device)
         self._is_sampling = False  # True if the launches can sample
         self._library = LibraryReader(shape, self._weights, self._rope, self.cache, self.logits, self.next)
-        self._prompts, self._chunks = PromptQueue(), ChunkLaunches()
+        self._prompts = PromptQueue()
         self._launch = self._build_launch()
+        self._build_reader()
 
     @classmethod
     def from_model(
@@ -270,16 +271,15 @@ class Decoder(PromptMixin, GenerationMixin):
             if sampling.temperature > 0 and isinstance(self._launch, StepLaunch) and not self._is_sampling:
                 self._launch = "launches that sample are being built"  # frees the memory of the old launches first
                 self._is_sampling = True
-                with torch.inference_mode(self.logits.is_inference()):  # same mode as when the decoder was built
-                    self._launch = self._build_launch()
-                    self._build_chunks()
+                self._launch = self._build_launch()
+                self._build_reader()
             self._sampling.set(slot, sampling)
-            if self._prompts.chunk:
+            if self._prompts.limits.decoding:
                 self._slots.assign_reader(self._prompts, slot)
                 self._slots.set(slot, length)
                 self._prompts.add(slot, tokens, length)
             else:
-                self._prefill_slot(tokens[length:], slot, length)
+                self._read_whole(tokens, slot, length)
         except BaseException:
             if not own:
                 self._slots.clear(slot)
@@ -344,8 +344,7 @@ class Decoder(PromptMixin, GenerationMixin):
     @torch.inference_mode()
     def _step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> StepResult:
         taken, lengths = self._slots.stepped_slots, self._slots.lengths
-        segments = self._prompts.select_segments()
-        if not taken and not segments:
+        if not taken and not self._prompts.unread:
             self._slots.get_length(0)  # raises
         for slot in taken:
             self._slots.check_room(slot, lengths[slot], 1)
@@ -353,24 +352,33 @@ class Decoder(PromptMixin, GenerationMixin):
             tokens = None  # only prompts are read
         if tokens is not None:
             tokens = make_step_ids(tokens, taken, self.batch, self.shape.vocabulary, self.device)
+        reading = self._select_reading(is_decoding=bool(taken))
         self._slots.grow({slot: lengths[slot] + 1 for slot in taken})
-        self._slots.redirect_writes()
-        self._tokens.copy_(self.next if tokens is None else tokens)
-        chunk = self._chunks.find_chunk(segments) if segments else None
-        if chunk is not None:
-            self._chunks.run(chunk, self.max_seq_len, self._tokens, {slot: lengths[slot] for slot in taken}, segments)
+        if taken:
+            self._tokens.copy_(self.next if tokens is None else tokens)
+        if reading is not None and reading.chunk is not None:
+            self._run_reading(reading, {slot: lengths[slot] for slot in taken})
             self._slots.position += self._slots.advance
-        elif taken and isinstance(self._launch, StepLaunch):
-            self._launch.run()
-        elif taken:
-            self._run_plain(max(lengths[slot] for slot in taken) + 1)
+        else:
+            self._decode(max((lengths[slot] for slot in taken), default=None))
         self._slots.advance_lengths()
-        for segment in segments:
-            if chunk is None:
-                self._read_tokens([*segment.tokens], segment.sequence, segment.start)
-            length, is_read = self._prompts.advance(segment)
-            (self._slots.activate if is_read else self._slots.set)(segment.sequence, length)
+        if reading is not None:
+            if reading.chunk is None:
+                self._run_reading(reading)
+            for segment in reading.segments:
+                length, is_read = self._prompts.advance(segment)
+                (self._slots.activate if is_read else self._slots.set)(segment.sequence, length)
         return StepResult(self.logits, self.next)
+
+    def _decode(self, longest: int | None) -> None:
+        """Decode a token of each sequence, of which the longest has so many tokens; None if there is none."""
+        if longest is None:
+            return
+        self._slots.redirect_writes()
+        if isinstance(self._launch, StepLaunch):
+            self._launch.run()
+        else:
+            self._run_plain(longest + 1)
 
     def _run_plain(self, reach: int) -> None:
         """Run the step with PyTorch's own ops."""
@@ -388,4 +396,6 @@ class Decoder(PromptMixin, GenerationMixin):
         """Return what runs the steps, why, and the minimum number of bytes that a step reads."""
         moved = count_streamed_bytes(self.shape, self._weights), self.cache.position_bytes * sum(self.lengths)
         name, why = describe_launch(self._launch)
-        return StepReport(name, "; ".join((why, *self._chunks.reasons)), *moved)
+        if self._reader is not None:
+            why = f"{why}; {self._reader.describe(self._select_limits(None).decoding)}"
+        return StepReport(name, why, *moved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +18,9 @@ from interlace.nn.decoder.ids import check_stop_ids
 from interlace.nn.decoder.padding import Padding
 from interlace.nn.decoder.sampling import SamplingParams
 from interlace.nn.decoder.slots import advise_capacity
+
+#: ``chunked_prefill_size`` that lets each prompt be read whole when it gets a slot.
+WHOLE_PROMPTS = -1
 
 
 class GeneratedToken(NamedTuple):
@@ -58,6 +62,8 @@ class DecoderProtocol(Protocol):
     def _abort(self, slot: int) -> None: ...
 
     def _step(self) -> object: ...
+
+    def _hold_limits(self, chunked_prefill_size: int | None) -> AbstractContextManager[None]: ...
 
 
 @dataclass
@@ -116,6 +122,7 @@ def start_stream(
     max_new_tokens: int,
     stop_token_ids: Any,
     sampling: SamplingParams,
+    chunked_prefill_size: int | None,
     user: str,
 ) -> TokenStream:
     """Check all arguments, and return a stream of generated tokens; see ``Decoder.stream``.
@@ -126,6 +133,13 @@ def start_stream(
     most = check_int(max_new_tokens, "generate", "max_new_tokens")
     if most < 1:
         raise ArgumentError(f"generate: max_new_tokens is {safe_repr(most)}; give a positive number")
+    if chunked_prefill_size is not None:
+        chunked_prefill_size = check_int(chunked_prefill_size, "generate", "chunked_prefill_size")
+        if chunked_prefill_size != WHOLE_PROMPTS and chunked_prefill_size < 1:
+            raise ArgumentError(
+                f"generate: chunked_prefill_size is {safe_repr(chunked_prefill_size)}; give a positive number of "
+                f"tokens, {WHOLE_PROMPTS} to read prompts whole, or None"
+            )
     ends = frozenset(check_stop_ids(stop_token_ids, "generate"))
     for number, prompt in enumerate(prompts):
         # The last new token is never an input of a step, so it needs no position.
@@ -145,7 +159,12 @@ def start_stream(
     decoder.lock.check(user, decoder.active_slots)
     _check_empty(decoder)
     ahead = decoder.device.type != "cpu"
-    return TokenStream(decoder.lock, user, lambda: generate_tokens(decoder, [*prompts], most, ends, sampling, ahead))
+
+    def begin() -> Iterator[GeneratedToken]:
+        with decoder._hold_limits(chunked_prefill_size):
+            yield from generate_tokens(decoder, [*prompts], most, ends, sampling, ahead)
+
+    return TokenStream(decoder.lock, user, begin)
 
 
 def generate_tokens(

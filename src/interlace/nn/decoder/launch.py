@@ -29,7 +29,8 @@ from interlace.planner.proof_cache import prove_schedule
 
 #: Executors that may run a step. Without a GPU to time them, the first that can run the step is selected.
 STEP_EXECUTORS: tuple[type[DeviceExecutor], ...] = (MegakernelExecutor, PdlExecutor)
-_DTYPES: Mapping[torch.dtype, DType] = {getattr(torch, known.torch): known for known in DTYPES}
+#: Dtypes that launches may have, by those of PyTorch.
+TORCH_DTYPES: Mapping[torch.dtype, DType] = {getattr(torch, known.torch): known for known in DTYPES}
 _TIMED_STEPS = 5  # steps
 
 
@@ -136,11 +137,11 @@ def build_step_launch(
     reason = device_fallback_reason(embed.device)
     if reason is not None:
         return reason
-    if embed.dtype not in _DTYPES:
-        return f"the dtype is {embed.dtype}, the launches take {', '.join(map(str, _DTYPES.values()))}"
+    if embed.dtype not in TORCH_DTYPES:
+        return f"the dtype is {embed.dtype}, the launches take {', '.join(map(str, TORCH_DTYPES.values()))}"
     device = str(embed.device)
     try:
-        dtype = _DTYPES[embed.dtype]
+        dtype = TORCH_DTYPES[embed.dtype]
         more: dict[str, Any] = {"has_sampling": has_sampling, "pages": pages, "chunk": chunk}
         graph = build_decode_graph(shape, batch, capacity, find_spec(device), dtype=dtype, **more)
     except InterlaceError as error:

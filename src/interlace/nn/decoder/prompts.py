@@ -1,23 +1,29 @@
-"""How a decoder reads prompts: whole when they are added, or in chunks by its steps."""
+"""Prompts of a decoder: read whole when they are added, or in chunks by its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
+from interlace.executors.gpu import find_spec
 from interlace.models.llama import LlamaShape
+from interlace.models.step_rows import CHUNKS
 from interlace.nn.decoder.cache import KVCache, check_positive
-from interlace.nn.decoder.chunks import ChunkLaunches, PromptQueue
+from interlace.nn.decoder.chunks import ChunkLaunches, select_chunks
 from interlace.nn.decoder.exclusive_lock import ExclusiveLock
+from interlace.nn.decoder.files import Progress
 from interlace.nn.decoder.ids import Prompt
-from interlace.nn.decoder.launch import StepLaunch, build_step_launch
-from interlace.nn.decoder.library import LibraryReader
+from interlace.nn.decoder.launch import TORCH_DTYPES, StepLaunch, build_step_launch
+from interlace.nn.decoder.library import BUCKETS, LibraryReader
 from interlace.nn.decoder.padding import Padding, read_prompt
 from interlace.nn.decoder.pages import PageAllocator
+from interlace.nn.decoder.prompt_queue import PromptLimits, PromptQueue
+from interlace.nn.decoder.reader import ChunkCost, PromptReader, Reading
 from interlace.nn.decoder.sampling import SamplingState
 from interlace.nn.decoder.slots import Slots
+from interlace.nn.decoder.weights import count_streamed_bytes
 
 
 class PromptMixin:
@@ -28,6 +34,7 @@ class PromptMixin:
     max_seq_len: int
     num_blocks: int
     device: torch.device
+    dtype: torch.dtype
     cache: KVCache
     logits: torch.Tensor
     next: torch.Tensor
@@ -44,9 +51,10 @@ class PromptMixin:
     _library: LibraryReader
     _prompts: PromptQueue
     _chunks: ChunkLaunches
+    _reader: PromptReader | None
 
     @torch.inference_mode()
-    def prefill(self, ids: Prompt, slot: int, *, attention_mask: Any = None) -> torch.Tensor:
+    def prefill(self, ids: Prompt, slot: int, *, attention_mask: object = None) -> torch.Tensor:
         """Append tokens to the sequence in a slot; return the logits (vocabulary,) of the last token.
 
         Raises:
@@ -61,12 +69,44 @@ class PromptMixin:
             length = self._slots.get_length(slot)
             self._slots.check_room(slot, length, len(tokens))
             self._slots.grow({slot: length + len(tokens)})
-            return self._prefill_slot(tokens, slot, length)
+            self._read_tokens(tokens, slot, length)
+            self._slots.activate(slot, length + len(tokens))
+            return self.logits[slot]
 
-    def _prefill_slot(self, tokens: list[int], slot: int, length: int) -> torch.Tensor:
-        self._read_tokens(tokens, slot, length)
-        self._slots.activate(slot, length + len(tokens))
-        return self.logits[slot]
+    def _read_whole(self, tokens: list[int], slot: int, cached: int) -> None:
+        """Read a prompt, whose first tokens are cached, now: by launches that exist if no sequence has tokens to keep.
+
+        A launch writes ``logits`` and ``next`` of all slots.
+        """
+        queue, is_alone = PromptQueue(), not self._slots.stepped_slots
+        queue.add(slot, tokens, cached)
+        while queue.unread:
+            if self._reader is not None and is_alone:
+                reading = self._reader.select(queue, BUCKETS[-1], is_decoding=False, can_build=False)
+            else:
+                reading = Reading(queue.select_segments(len(tokens)))
+            self._run_reading(reading)
+            for segment in reading.segments:
+                queue.advance(segment)
+        self._slots.activate(slot, len(tokens))
+
+    def _select_reading(self, is_decoding: bool) -> Reading | None:
+        """Return what the next step reads of prompts, None if nothing is left to read."""
+        limits = self._prompts.limits
+        limit = limits.decoding if is_decoding else limits.alone
+        if not self._prompts.unread:
+            return None
+        if self._reader is None:
+            return Reading(self._prompts.select_segments(limit))
+        return self._reader.select(self._prompts, limit, is_decoding)
+
+    def _run_reading(self, reading: Reading, decoded: Mapping[int, int] | None = None) -> None:
+        """Enqueue reads of prompts; a launch also decodes, by slot, the token of this position."""
+        if reading.chunk is not None:
+            self._chunks.run(reading.chunk, self._tokens if decoded else None, decoded or {}, reading.segments)
+            return
+        for segment in reading.segments:
+            self._read_tokens([*segment.tokens], segment.sequence, segment.start)
 
     def _read_tokens(self, tokens: list[int], slot: int, length: int) -> None:
         """Read tokens after the first ``length`` of a slot with PyTorch's own ops."""
@@ -80,16 +120,29 @@ class PromptMixin:
         tensors |= {"logits": self.logits, "next": self.next, **self._sampling.tensors}
         tensors |= {**self.cache.tensors, **self._weights, **(rows or {})}
         pages = None if self._pages is None else self.num_blocks
-        advance = self._slots.advance if rows is None else torch.zeros_like(rows["position"])
-        return build_step_launch(
-            self.shape, self.batch, self.max_seq_len, tensors, advance, self._is_sampling, pages, chunk
-        )
+        with torch.inference_mode(self.logits.is_inference()):  # same mode as when the decoder was built
+            advance = self._slots.advance if rows is None else torch.zeros_like(rows["position"])
+            return build_step_launch(
+                self.shape, self.batch, self.max_seq_len, tensors, advance, self._is_sampling, pages, chunk
+            )
+
+    def _build_reader(self) -> None:
+        """Make the choice of what reads prompts, where launches run steps on a GPU."""
+        self._chunks = ChunkLaunches(self.batch, self.max_seq_len, self.device, self._build_launch)
+        self._reader = None
+        if self.device.type == "cuda" and isinstance(self._launch, StepLaunch):
+            weight_bytes = count_streamed_bytes(self.shape, self._weights)
+            cost = ChunkCost.predict(self.shape, TORCH_DTYPES[self.dtype], weight_bytes, find_spec(str(self.device)))
+            self._reader = PromptReader(self._chunks, self._library, cost, self._launch.step_us)
 
     def read_in_chunks(self, chunk: int | None) -> None:
         """Let steps read the prompts that are added from now on, while other sequences decode.
 
         ``add`` then only claims a slot and its pages. Each step reads at most ``chunk`` tokens of all prompts together;
         ``unread`` says what is left. ``logits`` and ``next`` of a slot mean nothing until its prompt is read.
+
+        On a GPU a step reads prompts in its own launch or by PyTorch's ops, whichever is faster (``explain``). Launches
+        for a number of tokens are built when they are first needed, which takes seconds (``build_chunks``).
 
         Args:
             chunk: most tokens of prompts that a step reads; None to read a prompt whole when it is added. Launches take
@@ -104,28 +157,53 @@ class PromptMixin:
         with self.lock.acquire("Decoder.read_in_chunks"):
             for slot in self._prompts.unread:
                 self._prompts.check_read(slot)
-            self._prompts.chunk = tokens
-            self._build_chunks()
-            if tokens and isinstance(self._launch, StepLaunch):
-                self._prompts.chunk = min(tokens, max(ChunkLaunches.select_chunks(tokens, self.batch)))
+            self._prompts.limits = self._limit_tokens(tokens)
+
+    def build_chunks(self, progress: Progress = iter) -> None:
+        """Build all launches that read prompts in chunks now, not when a prompt first needs them.
+
+        Without launches of steps, as on a CPU, the call does nothing.
+
+        Args:
+            progress: iterator over the names of the launches, which may display the progress.
+
+        Raises:
+            BusyError: another call or stream is in progress.
+            LaunchEndedError: a launch ended itself, and with it the CUDA context.
+        """
+        with self.lock.acquire("Decoder.build_chunks"):
+            if self._reader is None:
+                return
+            limit = self._prompts.limits.decoding or self._select_limits(None).decoding
+            names = {f"chunks of {chunk} tokens": chunk for chunk in self._chunks.list_chunks(limit)}
+            for name in progress(names):
+                self._chunks.build(names[name])
 
     @property
     def unread(self) -> Mapping[int, int]:
         """Tokens of prompts that are left to read, by slot; empty unless steps read prompts in chunks."""
         return self._prompts.unread
 
-    def _build_chunks(self) -> None:
-        """Build launches of steps that read prompts."""
-        chunk, launch = self._prompts.chunk, self._launch
-        if not chunk or not isinstance(launch, StepLaunch):
-            self._chunks = ChunkLaunches()
-            return
-        with torch.inference_mode(self.logits.is_inference()):  # same mode as when the decoder was built
-            self._chunks.build(chunk, self.batch, self.device, self._build_launch, launch.step_us, self._time_prefill)
+    @contextmanager
+    def _hold_limits(self, chunked_prefill_size: int | None) -> Iterator[None]:
+        """Hold the limits of ``stream``, and restore those of ``read_in_chunks`` afterwards."""
+        before = self._prompts.limits
+        self._prompts.limits = self._select_limits(chunked_prefill_size)
+        try:
+            yield
+        finally:
+            self._prompts.limits = before
 
-    @torch.inference_mode()
-    def _time_prefill(self, tokens: int) -> float | None:
-        """Return the microseconds in which PyTorch reads so many tokens; None without a GPU or in use."""
-        if self.device.type != "cuda" or self._slots.active_slots or tokens > self.max_seq_len:
-            return None
-        return self._library.measure_us([0] * tokens, 0, (self.max_seq_len - tokens) // 2)
+    def _select_limits(self, chunked_prefill_size: int | None) -> PromptLimits:
+        """Return the limits of ``stream``: by default those of ``read_in_chunks``, else of the largest launches."""
+        if chunked_prefill_size is not None:
+            return self._limit_tokens(max(chunked_prefill_size, 0))
+        if self._prompts.limits.decoding or self._reader is None:
+            return self._prompts.limits
+        return PromptLimits(max(select_chunks(CHUNKS[-1], self.batch)), BUCKETS[-1])
+
+    def _limit_tokens(self, tokens: int) -> PromptLimits:
+        """Return the limits of steps that read so many tokens; launches take fewer that fill whole tiles."""
+        if not tokens or self._reader is None:
+            return PromptLimits(tokens, tokens)
+        return PromptLimits(min(tokens, max(select_chunks(tokens, self.batch))), tokens)

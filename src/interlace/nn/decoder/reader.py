@@ -1,0 +1,146 @@
+"""Choice of what reads prompts on a GPU: the launch of a step with a chunk, or PyTorch's own ops in a CUDA graph.
+
+The choice is made for every step that reads prompts, by microseconds per token of a prompt:
+
+    1,024 tokens, nobody decodes      PyTorch's ops     4,500 us / 1,024                 4.4, chosen
+                                      a chunk of 496    2,700 us / 496                   5.4
+    the same, 15 sequences decode     PyTorch's ops     3,400 us / 496                   6.9
+                                      a chunk of 496    2,858 us - 837 of a step / 496   4.1, chosen
+
+Both are measured, on the tokens that are to be read. PyTorch's ops are measured first, which takes milliseconds.
+Launches take seconds to build, so their time is predicted from bytes and FLOPs, and they are built only if the
+prediction is the least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from interlace.core.devices import DeviceSpec
+from interlace.core.dtypes import DType
+from interlace.models.llama import LlamaShape
+from interlace.models.step_rows import PromptSegment
+from interlace.models.weights import list_weights
+from interlace.nn.decoder.chunks import ChunkLaunches
+from interlace.nn.decoder.library import LibraryReader
+from interlace.nn.decoder.prompt_queue import PromptQueue
+
+_STREAM, _MATMUL = 0.85, 0.5  # shares of the rates of memory and of matmuls that launches reach
+_FIXED = 0.1  # share of the time to read all weights that any chunk adds to a step
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Tokens of prompts that are read at once, and by what.
+
+    Attributes:
+        segments: tokens of prompts.
+        chunk: rows of prompts of the launch that reads them; None if PyTorch's own ops do.
+        us: microseconds in addition to those of a step without prompts.
+        is_measured: False if ``us`` is predicted.
+    """
+
+    segments: list[PromptSegment]
+    chunk: int | None = None
+    us: float = 0.0
+    is_measured: bool = True
+
+    @property
+    def token_us(self) -> float:
+        """Microseconds per token."""
+        return self.us / sum(len(segment.tokens) for segment in self.segments)
+
+
+@dataclass(frozen=True)
+class ChunkCost:
+    """Predicted time of launches that read prompts, in microseconds.
+
+    Attributes:
+        weights_us: time to read all weights.
+        chunk_us: time that any chunk adds to a step.
+        token_us: time that each of its tokens adds.
+    """
+
+    weights_us: float
+    chunk_us: float
+    token_us: float
+
+    @staticmethod
+    def predict(shape: LlamaShape, dtype: DType, weight_bytes: int, device: DeviceSpec) -> ChunkCost:
+        """Predict from the bytes of weights that a step reads, and the FLOPs of a token."""
+        products = sum(prod(extents) for name, extents in list_weights(shape).items() if name.startswith("layers."))
+        stream_us = weight_bytes / (_STREAM * device.dram_bytes_per_s) * 1e6
+        return ChunkCost(stream_us, _FIXED * stream_us, 2 * products / (_MATMUL * device.flops_per_s(dtype)) * 1e6)
+
+
+class PromptReader:
+    """Choice among a decoder's launches and PyTorch's own ops.
+
+    Args:
+        cost: prediction for launches that are not built.
+        step_us: measured microseconds of a step without prompts.
+    """
+
+    def __init__(self, chunks: ChunkLaunches, library: LibraryReader, cost: ChunkCost, step_us: float) -> None:
+        self._chunks, self._library, self._cost, self._step_us = chunks, library, cost, step_us
+
+    def select(self, queue: PromptQueue, limit: int, is_decoding: bool, can_build: bool = True) -> Reading:
+        """Return what the next step reads; measure, and build launches, where that decides.
+
+        Args:
+            limit: most tokens that the step may read.
+            is_decoding: True if sequences decode in the step.
+            can_build: False to consider only launches that exist.
+
+        Raises:
+            HangError: the watchdog ended a wait of a launch that is measured.
+            LaunchEndedError: such a launch ended itself, and with it the CUDA context.
+        """
+        segments = queue.select_segments(limit)
+        library = Reading(segments, None, sum(map(self._measure_library, segments)))
+        while True:
+            options = [library, *self._list_launches(queue, limit, is_decoding, can_build)]
+            best = min(options, key=lambda option: option.token_us)
+            if best.is_measured:
+                return best
+            assert best.chunk is not None
+            if best.chunk not in self._chunks.launches:
+                self._chunks.build(best.chunk)
+            else:
+                self._chunks.measure_alone(best.chunk, best.segments)
+
+    def describe(self, limit: int) -> str:
+        """Return what reads prompts, with the times that decide."""
+        times = sorted((bucket.tokens, us) for bucket, us in self._library.times_us.items() if not bucket.reach)
+        known = ", ".join(f"{tokens} tokens in {us:.0f} us" for tokens, us in times)
+        parts = [f"PyTorch's own ops in CUDA graphs read {known or 'prompts'}"]
+        for chunk in sorted({*self._chunks.list_chunks(limit), *self._chunks.reasons}):
+            if chunk in self._chunks.reasons:
+                parts.append(f"no launches of chunks of {chunk}: {self._chunks.reasons[chunk]}")
+                continue
+            (alone, _), (more, is_measured) = (self._find_us(chunk, decoding) for decoding in (False, True))
+            how = "" if is_measured else "predicted, "
+            parts.append(f"launches read chunks of {chunk} in {alone:.0f} us ({how}{more:.0f} more than a step)")
+        return f"{'; '.join(parts)}; the least time per token decides"
+
+    def _measure_library(self, segment: PromptSegment) -> float:
+        us = self._library.find_us(len(segment.tokens), segment.start)
+        return self._library.measure_us(segment.tokens, segment.sequence, segment.start) if us is None else us
+
+    def _list_launches(self, queue: PromptQueue, limit: int, is_decoding: bool, can_build: bool) -> Iterator[Reading]:
+        for chunk in self._chunks.list_chunks(limit):
+            if can_build or chunk in self._chunks.launches:
+                us, is_measured = self._find_us(chunk, is_decoding)
+                yield Reading(queue.select_segments(min(limit, chunk)), chunk, us, is_measured)
+
+    def _find_us(self, chunk: int, is_decoding: bool) -> tuple[float, bool]:
+        """Return the microseconds of a chunk in addition to a step's, and whether they are measured."""
+        launch = self._chunks.launches.get(chunk)
+        predicted = self._cost.chunk_us + self._cost.token_us * chunk
+        more = predicted if launch is None else max(launch.step_us - self._step_us, 1.0)
+        if is_decoding:
+            return more, launch is not None
+        alone = self._chunks.alone_us.get(chunk)
+        return (self._cost.weights_us + more, False) if alone is None else (alone, True)
