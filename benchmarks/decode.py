@@ -9,6 +9,7 @@ FlexAttention in place of SDPA, and with weights that multiply the same tokens j
 each in a process of its own, and take turns at what is timed. Of each executor the record has the seconds of planning
 and proof, lowering, and compilation too, less where plans or binaries are kept from before, and of the one launch the
 trace of a layer in the middle. The record is written after each case.
+``--sampling`` times the launches that a decoder runs, which sample, too: with greedy rows, and with sampled ones.
 ``interlace bench decode`` adds other settings and transposed weights, which takes minutes for a model.
 """
 
@@ -30,8 +31,9 @@ from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.sources import list_launch_sources
 from interlace.bench.timing import describe_protocol, time_rounds
 from interlace.bench.workload import MODES
+from interlace.core.devices import DeviceSpec
 from interlace.core.errors import InterlaceError
-from interlace.deploy import can_overlap, current_device
+from interlace.deploy import can_overlap, current_device, make_executor
 from interlace.executors import DeviceExecutor
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.executors.serial import CudaGraphExecutor, PdlExecutor
@@ -39,7 +41,7 @@ from interlace.megakernel.options import RunOptions
 from interlace.models.forward_torch import FUSED_WEIGHTS
 from interlace.plan.verify import Proof
 from interlace.planner.proof_cache import prove_schedule
-from interlace.workloads import Decode
+from interlace.workloads import Decode, build_decode_graph
 
 _REPEATS = 5
 PROTOCOL = (
@@ -120,6 +122,10 @@ def join_weights(work: Decode, weights: Tensors) -> dict[str, Any]:
 WAYS = {"": as_written, "FlexAttention": by_flex, "joined weights": by_joined}
 
 
+#: Temperature, top_k and top_p of all rows, by how the tokens are sampled.
+SAMPLING = {"sampling, greedy rows": (0.0, 0, 1.0), "sampling, sampled rows": (0.8, 50, 0.9)}
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, its step, and how PyTorch is a rival: some of ``MODES``, each in some of ``WAYS``."""
@@ -127,6 +133,7 @@ class Case:
     name: str
     work: Decode
     rivals: tuple[tuple[str, str], ...]
+    has_sampling: bool = False
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -135,6 +142,25 @@ class Case:
     @property
     def label(self) -> str:
         return ":".join(map(str, self.key))
+
+
+def build_sampling(work: Decode, problem: BenchProblem, device: DeviceSpec) -> dict[str, Step]:
+    """Return runs of the step that samples, by the names of ``SAMPLING``."""
+    import torch
+
+    pages, more = work.pages, {"dtype": work.dtype, "has_sampling": True}
+    graph = build_decode_graph(work.model, work.batch, work.cache_positions, device, pages=pages, **more)
+    schedule = MegakernelExecutor.select_default(graph, device)
+    executor = make_executor(graph, device, MegakernelExecutor, schedule)
+    run, found = problem.make_run(executor), {}
+    for way, (temperature, top_k, top_p) in SAMPLING.items():
+        rows = {"temperature": temperature, "top_p": top_p}
+        own = {name: torch.full((work.batch,), value, device="cuda") for name, value in rows.items()}
+        own["top_k"] = torch.full((work.batch,), top_k, dtype=torch.int32, device="cuda")
+        own["key"] = torch.arange(2 * work.batch, dtype=torch.int32, device="cuda").view(-1, 2)
+        found[way] = lambda t, own=own: run({**t, **own})
+        problem.check_function(found[way], way)
+    return found
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -179,11 +205,14 @@ def measure(case: Case) -> dict[str, Any]:
             ways[kind.name] = problem.make_rotation(problem.make_run(executor))
         except InterlaceError as error:
             row["left_out"][kind.name] = str(error)
+    samplers = build_sampling(work, problem, device) if case.has_sampling else {}
+    ways |= {way: problem.make_rotation(run) for way, run in samplers.items()}
     times = time_rounds(ways, _REPEATS, problem.runs).times
     if MegakernelExecutor.name in row["executors"]:
         proof = prove_schedule(graph, MegakernelExecutor.select_default(graph, device))
         dependent = can_overlap(MegakernelExecutor, proof.plan, device)
         row["layer"] = trace_layer(proof, dependent, problem, work.layers // 2)
+    row["sampling"] = {name: asdict(times[name]) for name in samplers}
     row["libraries"] = {name: asdict(times[name]) for name in rivals}
     for name, told in row["executors"].items():
         told |= asdict(times[name])
@@ -202,6 +231,7 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     parser.add_argument("--max-autotune", action="store_true", help="torch.compile so too, which takes minutes")
     parser.add_argument("--all-ways", action="store_true", help="what is compiled in other ways too; see above")
+    parser.add_argument("--sampling", action="store_true", help="time the launches that sample too")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
     given = parser.parse_args()
     measures = list_launch_sources(Decode.from_fields({}, True).build_graph(current_device()))
@@ -212,20 +242,21 @@ def main() -> None:
     for asked in given.case:
         name, batch, context = asked.split(":")
         work = Decode.from_fields({"batch": int(batch), "context": int(context)}, True, name)
-        cases.append(Case(name, work, rivals))
+        cases.append(Case(name, work, rivals, given.sampling))
     share = -(-len(cases) // given.gpus)
     for case, row in measure_jobs(measure, cases, lambda case: case.label, gpus=given.gpus, share=share):
         rows = sorted([r for r in rows if _key(r) != case.key] + [row], key=_key)
         options = ["--max-autotune"] * given.max_autotune + ["--all-ways"] * given.all_ways
+        options += ["--sampling"] * given.sampling
         options += [f"--case {r['model']}:{r['batch']}:{r['context']}" for r in rows]
         command = format_command(given.path, *options)
         write_record(given.path, command, PROTOCOL, measures, {"rows": rows})
-        told = {**row["libraries"], **row["executors"]}
+        told = {**row["libraries"], **row["executors"], **row["sampling"]}
         error = row["pytorch_relative_error"]
         print(f"  floor {row['floor_us']:.0f} us, error of PyTorch {error:.1e}", flush=True)
         for way, figures in told.items():
             error = f", error {figures['relative_error']:.1e}" if "relative_error" in figures else ""
-            print(f"  {way:12} {figures['median_us']:8.1f} us{error}", flush=True)
+            print(f"  {way:22} {figures['median_us']:8.1f} us{error}", flush=True)
         for way, reason in row["left_out"].items():
             print(f"  {way}: {reason}", flush=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -73,10 +75,12 @@ def test_equal_logits_stay_together_and_the_likeliest_stays_always() -> None:
 def test_the_ops_find_the_token_that_the_definition_gives(columns: int, of_tile: int) -> None:
     given = sampling_inputs(columns)
     graph = sampling_graph(len(WAYS), columns, il.fp32, of_tile)
+    graph = replace(graph, outputs=(*graph.outputs, "peak", "weight"))
     found = ReferenceExecutor(il.build(graph, il.Schedule(3)), seed=1).run(given)
     for row, (temperature, top_k, top_p) in enumerate(WAYS):
         x = given["x"][row]
         assert found["least"][row] == find_cutoff(x, temperature, top_k, top_p)
+        assert np.isinf(found["peak"][row]).all() == (temperature == 0) == (not found["weight"][row].any())
         scores = x
         if temperature > 0:
             scores = x / temperature + compute_gumbel_noise(
@@ -123,3 +127,5 @@ def test_one_launch_draws_what_numpy_draws(columns: int) -> None:
         assert [str(fault) for fault in run.faults] == []
         assert t["next"].tolist() == right["next"].tolist()
         assert t["least"].tolist() == right["least"].astype(np.float32).tolist()
+        peak = run.get_intermediate("peak")
+        assert peak.isneginf().all(dim=1).tolist() == [heat == 0 for heat, *_ in WAYS]

@@ -10,7 +10,8 @@ so that equal logits are kept or removed together. Sampling uses the Gumbel-max 
 the argmax of x / temperature - log(E) has that distribution. E is computed from the column, the position of the
 sequence and its key (``philox``), and from nothing else. With temperature 0 the first of the largest logits is taken.
 
-    segment_stats   for each 64 columns, the largest logit and the sum of weights exp((x - largest) / temperature)
+    segment_stats   for each 64 columns, the largest logit and the sum of weights exp((x - largest) / temperature);
+                    at temperature 0 it reads nothing, and so does cutoff
     cutoff          for each sequence, the smallest logit that may be sampled: bisection over x's numbers, which
                     rereads only those 64-column segments that have a logit above the midpoint
     gumbel_argmax   for each 2048 or more columns, the largest x / temperature - log(E) and its column;
@@ -62,11 +63,13 @@ def compute_gumbel_noise(columns: NDArray[Any], position: NDArray[Any], key: NDA
 
 def _compute_segment_stats(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     x, temperature = regions["x"], float(regions["temperature"][0])
+    if temperature <= 0:
+        empty = np.zeros((1, count_segments(x.shape[1])))
+        return {"peak": empty - np.inf, "weight": empty}
     padded = np.pad(x, ((0, 0), (0, -x.shape[1] % SEGMENT)), constant_values=-np.inf).reshape(1, -1, SEGMENT)
     peak = padded.max(axis=2)
     above = padded - np.where(np.isneginf(peak), 0, peak)[:, :, None]
-    weights = np.exp(above / temperature) if temperature > 0 else np.exp(above) > 0
-    return {"peak": peak, "weight": weights.sum(axis=2, dtype=float)}
+    return {"peak": peak, "weight": np.exp(above / temperature).sum(axis=2)}
 
 
 def _compute_cutoff(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
@@ -133,8 +136,8 @@ def segment_stats(
 ) -> Op:
     """Return the op that computes the largest logit and a sum of weights for each 64 columns of x (B, V).
 
-    ``peak`` and ``weight`` are (B, ceil(V / 64)) in float32. ``temperature`` (B,) is in float32; where it is 0, every
-    logit above minus infinity weighs 1. A tile has ``columns`` columns, a multiple of 2048.
+    ``peak`` and ``weight`` are (B, ceil(V / 64)) in float32. ``temperature`` (B,) is in float32; where it is 0, no
+    logit is read: peaks are minus infinity, and weights 0. A tile has ``columns`` columns, a multiple of 2048.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.

@@ -22,16 +22,20 @@ def outline_tile(tile, x, temperature, peak, weight, N, BN: tl.constexpr, SEGMEN
     inverse = invert_temperature(tl.load(temperature + tile.i))
     for start in range(0, BN, CHUNK):
         first = tile.j * BN + start
-        column = first + tl.arange(0, CHUNK)
-        value = tl.load(x + tile.i.to(tl.int64) * N + column, mask=column < N, other=float("-inf")).to(tl.float32)
-        value = tl.reshape(value, (CHUNK // SEGMENT, SEGMENT))
-        largest = tl.max(value, 1)
-        real = value > float("-inf")
-        above = tl.where(real, value - largest[:, None], 0.0)
         segment = first // SEGMENT + tl.arange(0, CHUNK // SEGMENT)
         at = tile.i * SEGMENTS + segment
+        largest = tl.full((CHUNK // SEGMENT,), float("-inf"), tl.float32)
+        total = tl.zeros((CHUNK // SEGMENT,), tl.float32)
+        if inverse > 0:  # a greedy row is not read
+            column = first + tl.arange(0, CHUNK)
+            value = tl.load(x + tile.i.to(tl.int64) * N + column, mask=column < N, other=float("-inf")).to(tl.float32)
+            value = tl.reshape(value, (CHUNK // SEGMENT, SEGMENT))
+            largest = tl.max(value, 1)
+            real = value > float("-inf")
+            above = tl.where(real, value - largest[:, None], 0.0)
+            total = tl.sum(tl.where(real, tl.exp(above * inverse), 0.0), 1)
         tl.store(peak + at, largest, mask=segment < SEGMENTS)
-        tl.store(weight + at, tl.sum(tl.where(real, tl.exp(above * inverse), 0.0), 1), mask=segment < SEGMENTS)
+        tl.store(weight + at, total, mask=segment < SEGMENTS)
 
 
 @triton.jit

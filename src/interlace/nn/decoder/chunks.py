@@ -65,7 +65,8 @@ class ChunkLaunches:
         """Build the launches of a chunk unless they exist, or note the reason against them."""
         if chunk in self.launches or chunk in self.reasons:
             return
-        tensors = _StepTensors(self._batch, chunk, self._device)
+        with torch.inference_mode(False):  # a trial run outside of that mode may write them
+            tensors = _StepTensors(self._batch, chunk, self._device)
         launch = self._build_launch(chunk, tensors.views)
         if isinstance(launch, str):
             self.reasons[chunk] = launch

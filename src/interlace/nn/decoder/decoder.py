@@ -91,7 +91,6 @@ class Decoder(PromptMixin, GenerationMixin):
         self.next, self._tokens = (torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(2))
         self._slots = Slots(batch, self.max_seq_len, self._pages, self.device, window)
         self._sampling = SamplingState(batch, self.device)
-        self._is_sampling = False  # True if the launches can sample
         self._library = LibraryReader(shape, self._weights, self._rope, self.cache, self.logits, self.next)
         self._prompts = PromptQueue()
         self._launch = self._build_launch()
@@ -231,9 +230,6 @@ class Decoder(PromptMixin, GenerationMixin):
     ) -> int:
         """Add a sequence: prefill its prompt into a free slot, and return the slot.
 
-        The first sequence with a temperature above 0 takes longer: the decoder then builds launches that sample, and
-        uses them from then on.
-
         Args:
             past_key_values: KV cache of the first ids, which are not prefilled again. Either a ``SlotCache`` made by
                 ``kv_cache``, which has a slot already, or ``past_key_values`` as a ``transformers`` model
@@ -268,11 +264,6 @@ class Decoder(PromptMixin, GenerationMixin):
         try:
             if pairs is not None:
                 fill_slot(self.cache, slot, pairs, length)
-            if sampling.temperature > 0 and isinstance(self._launch, StepLaunch) and not self._is_sampling:
-                self._launch = "launches that sample are being built"  # frees the memory of the old launches first
-                self._is_sampling = True
-                self._launch = self._build_launch()
-                self._build_reader()
             self._sampling.set(slot, sampling)
             if self._prompts.limits.decoding:
                 self._slots.assign_reader(self._prompts, slot)

@@ -117,7 +117,6 @@ def build_step_launch(
     capacity: int,
     tensors: Mapping[str, torch.Tensor],
     advance: torch.Tensor,
-    has_sampling: bool = False,
     pages: int | None = None,
     chunk: int = 0,
 ) -> StepLaunch | str:
@@ -128,7 +127,7 @@ def build_step_launch(
     Args:
         tensors: inputs and outputs by the names of ``build_decode_graph``; may include others.
         advance: see ``StepLaunch``.
-        has_sampling, pages, chunk: see ``build_decode_graph``.
+        pages, chunk: see ``build_decode_graph``. Launches sample, and take the likeliest token at temperature 0.
 
     Raises:
         LaunchEndedError: a launch ended itself, and with it the CUDA context.
@@ -142,7 +141,7 @@ def build_step_launch(
     device = str(embed.device)
     try:
         dtype = TORCH_DTYPES[embed.dtype]
-        more: dict[str, Any] = {"has_sampling": has_sampling, "pages": pages, "chunk": chunk}
+        more: dict[str, Any] = {"has_sampling": True, "pages": pages, "chunk": chunk}
         graph = build_decode_graph(shape, batch, capacity, find_spec(device), dtype=dtype, **more)
     except InterlaceError as error:
         return str(error)

@@ -46,7 +46,6 @@ class PromptMixin:
     _pages: PageAllocator | None
     _slots: Slots
     _sampling: SamplingState
-    _is_sampling: bool
     _launch: StepLaunch | str
     _library: LibraryReader
     _prompts: PromptQueue
@@ -122,9 +121,7 @@ class PromptMixin:
         pages = None if self._pages is None else self.num_blocks
         with torch.inference_mode(self.logits.is_inference()):  # same mode as when the decoder was built
             advance = self._slots.advance if rows is None else torch.zeros_like(rows["position"])
-            return build_step_launch(
-                self.shape, self.batch, self.max_seq_len, tensors, advance, self._is_sampling, pages, chunk
-            )
+            return build_step_launch(self.shape, self.batch, self.max_seq_len, tensors, advance, pages, chunk)
 
     def _build_reader(self) -> None:
         """Make the choice of what reads prompts, where launches run steps on a GPU."""
