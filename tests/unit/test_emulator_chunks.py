@@ -95,8 +95,8 @@ def test_a_broken_hand_off_of_blocks_is_found(name: str) -> None:
     assert "race" in kinds_of_faults(launches()[name], t, range(3))
 
 
-def test_steps_that_read_prompts_are_those_of_the_reference() -> None:
-    run = launches()["step"]
+def draw_step(run: EmulatedLaunch) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Draw tensors of a step with a sequence of 70 tokens in poisoned caches; return them and the caches' names."""
     graph, random = run.plan.graph, np.random.default_rng(0)
     caches = [name for name in graph.inputs if name.endswith("_cache")]
     given = {name: random.standard_normal(graph.tensor(name).shape) * 0.3 for name in graph.inputs}
@@ -105,7 +105,12 @@ def test_steps_that_read_prompts_are_those_of_the_reference() -> None:
         given[name][...] = np.nan
         given[name][[0, 3]] = random.standard_normal((2, *given[name].shape[1:]))
     t = {name: torch.from_numpy(value).to(TORCH[graph.tensor(name).dtype.name]) for name, value in given.items()}
-    t |= {name: run.allocate_tensor(name) for name in graph.outputs}
+    return {**t, **{name: run.allocate_tensor(name) for name in graph.outputs}}, caches
+
+
+def test_steps_that_read_prompts_are_those_of_the_reference() -> None:
+    run = launches()["step"]
+    graph, (t, caches) = run.plan.graph, draw_step(run)
     for step, segments in enumerate(STEPS):
         rows = build_step_rows(BATCH, 16, CAPACITY, {1: (7, 70 + step)}, segments)
         t |= {name: torch.from_numpy(value) for name, value in rows.items() if name in t}
@@ -122,3 +127,23 @@ def test_steps_that_read_prompts_are_those_of_the_reference() -> None:
         assert (t["next"].numpy() == t["logits"].float().argmax(dim=1).numpy()).all()
     written = t[caches[0]][[5, 1], 0, :, 0].isfinite().sum(dim=1).tolist()
     assert written == [20, 13]
+
+
+@pytest.mark.thorough
+def test_a_prompt_cut_anywhere_has_the_logits_of_the_whole() -> None:
+    """Each step reads the head of a prompt in one slot, and what the step before has left of it in another."""
+    run, prompt, left = launches()["step"], (5, 9, 2, 6, 5, 3, 5, 8), []
+    t, _ = draw_step(run)
+    for turn, cut in enumerate((*range(len(prompt), 0, -1), None)):
+        slot = 2 * (turn % 2)
+        segments = [*left, *([] if cut is None else [PromptSegment(slot, 0, prompt[:cut])])]
+        t |= {n: torch.from_numpy(v) for n, v in build_step_rows(BATCH, 16, CAPACITY, {}, segments).items() if n in t}
+        run.seed = turn
+        run.run(t)
+        assert [str(fault) for fault in run.faults] == []
+        if cut == len(prompt):
+            right = t["logits"][slot].double()
+            continue
+        for segment in left:
+            assert relative_error(t["logits"][segment.sequence], right) < 8e-3
+        left = [] if cut is None else [PromptSegment(slot, cut, prompt[cut:])]

@@ -343,8 +343,8 @@ class Decoder(PromptMixin, GenerationMixin):
             tokens = None  # only prompts are read
         if tokens is not None:
             tokens = make_step_ids(tokens, taken, self.batch, self.shape.vocabulary, self.device)
-        reading = self._select_reading(is_decoding=bool(taken))
         self._slots.grow({slot: lengths[slot] + 1 for slot in taken})
+        reading = self._select_reading(is_decoding=bool(taken))
         if taken:
             self._tokens.copy_(self.next if tokens is None else tokens)
         if reading is not None and reading.chunk is not None:
