@@ -3,13 +3,16 @@
     python benchmarks/prompts.py benchmarks/results/prompts-h200.json --case llama3.2-1b:16:1024
     python benchmarks/prompts.py benchmarks/results/prompts-h200.json --case llama3.2-1b:15:1024 --chunks 0,48,112,496
     python benchmarks/prompts.py benchmarks/results/prompts-h200.json --case qwen3-0.6b:33:256 --stream 33:32:128
+    python benchmarks/prompts.py benchmarks/results/first-token-h200.json --case llama3.2-1b:1:1024 \
+        --first-token 32,512,1024
 
 Needs a GPU. A case is a model, sequences that decode, and the positions of each. One more sequence reads a chunk after
 ``--start`` positions of its own. Variants run in turns on the same random weights: the megakernel's step without and
 with a chunk, and PyTorch's ops that read as many tokens, as a decoder does without ``read_in_chunks``, captured in a
 CUDA graph and launch by launch. The logits of all sequences are compared with float64 first. A stream is so many
 prompts of so many ids with so many new tokens each, through ``Decoder.generate`` in as many slots as sequences decode,
-wall clock: whole prompts, chunks, and the automatic choice.
+wall clock: whole prompts, chunks, and the automatic choice. ``--first-token`` measures only this: the wall clock from a
+prompt of so many ids, in an empty decoder of so many slots, to its first token on the host.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 from script import format_command, format_error, make_parser, measure_jobs
 
@@ -34,20 +38,24 @@ from interlace.models.weights import list_weights
 from interlace.workloads import LLAMAS, build_decode_graph
 from interlace.workloads.decode import build_rope_table
 
-_REPEATS, _STREAMS = 5, 3
+_REPEATS, _STREAMS, _TOKENS = 5, 3, 15
+_FLOPS_PER_S = 700e12  # of the bound of a prompt
 PROTOCOL = (
     f"each step in a CUDA graph, {describe_protocol(_REPEATS)}, random weights in bf16, larger than the L2; streams by "
-    f"the wall clock, median of {_STREAMS} after one that is not counted"
+    f"the wall clock, median of {_STREAMS} after one that is not counted; first tokens by the wall clock, in turns, "
+    f"median of {_TOKENS} after three"
 )
-#: Model, sequences that decode, their positions, positions before the chunk, chunks, and a stream (prompts, ids, new
-#: tokens) or None.
-Stream = tuple[int, int, int]
-Case = tuple[str, int, int, int, tuple[int, ...], Stream | None]
+Stream = tuple[int, int, int]  # prompts, ids of each, new tokens of each
+#: Model, sequences that decode, their positions, positions before the chunk, chunks, a stream or None, and ids of
+#: prompts whose first tokens are measured.
+Case = tuple[str, int, int, int, tuple[int, ...], Stream | None, tuple[int, ...]]
 
 
 def describe(case: Case) -> str:
     """Return a case's name."""
-    name, batch, context, start, _, stream = case
+    name, batch, context, start, _, stream, first = case
+    if first:
+        return f"{name}, {batch} slots, first tokens of {first}"
     return f"{name}, {batch} sequences at {context}, a chunk after {start}" + ("" if stream is None else f", {stream}")
 
 
@@ -73,7 +81,9 @@ def measure(case: Case) -> dict[str, Any]:
     from interlace.nn.decoder import step as plain
     from interlace.nn.decoder.cache import KVCache
 
-    name, batch, context, start, chunks, stream = case
+    name, batch, context, start, chunks, stream, first = case
+    if first:
+        return measure_first_tokens(torch, case)
     shape, device, slots = LLAMAS[name], current_device(), batch + 1
     capacity = -(-max(context + 1, start + max(chunks)) // 64) * 64
     weights, rope = draw_model(torch, name, capacity)
@@ -159,7 +169,7 @@ def measure_streams(torch: Any, case: Case, weights: Mapping[str, Any], rope: An
     """Return milliseconds of a stream, and of one prompt to its first token, by how prompts are read."""
     from interlace.nn import Decoder
 
-    name, batch, *_, stream = case
+    name, batch, *_, stream, _ = case
     assert stream is not None
     count, length, new = stream
     random = torch.Generator().manual_seed(2)
@@ -183,6 +193,64 @@ def measure_streams(torch: Any, case: Case, weights: Mapping[str, Any], rope: An
     return found
 
 
+def measure_first_tokens(torch: Any, case: Case) -> dict[str, Any]:
+    """Return milliseconds from prompts to their first tokens, by what reads them, and the larger of bytes and FLOPs."""
+    from interlace.nn import Decoder
+    from interlace.nn.decoder import step as plain
+    from interlace.nn.decoder.library import LibraryReader
+
+    name, batch, context, *_, lengths = case
+    shape, device = LLAMAS[name], current_device()
+    weights, rope = draw_model(torch, name, -(-max(context, *lengths) // 64) * 64 + 64)
+    random = torch.Generator().manual_seed(3)
+    graphs, launches, chosen = (Decoder.from_weights(shape, weights, rope, batch=batch) for _ in range(3))
+    launches.read_in_chunks(CHUNKS[-1])
+    launches.build_chunks()
+    chosen.build_chunks()
+
+    def add(decoder: Any, prompt: list[int]) -> int:
+        slot = decoder.add(prompt)
+        while decoder.unread:
+            decoder.step()
+        token = int(decoder.next[slot])
+        decoder.abort(slot)
+        return token
+
+    def add_to_launches(prompt: list[int]) -> int:
+        with patch.object(LibraryReader, "find_us", lambda *given: float("inf")):
+            return add(launches, prompt)
+
+    def read_eagerly(prompt: list[int]) -> int:
+        ids = torch.tensor(prompt, device="cuda")
+        with torch.inference_mode():
+            return int(plain.prefill(shape, weights, rope, graphs.cache, ids, 0, 0).argmax())
+
+    ways: dict[str, Callable[[list[int]], int]] = {
+        "launches": add_to_launches,
+        "PyTorch in CUDA graphs": lambda prompt: add(graphs, prompt),
+        "generate": lambda prompt: chosen.generate(prompt, 1, stop_token_ids=())[0],
+        "PyTorch, launch by launch": read_eagerly,
+    }
+    products = sum(value.numel() for each, value in weights.items() if each.startswith("layers."))
+    streamed = graphs.explain().weight_bytes
+    rows: dict[str, Any] = {}
+    for length in lengths:
+        prompt = torch.randint(shape.vocabulary, (length,), generator=random).tolist()
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        tokens = {}
+        for _ in range(_TOKENS + 3):
+            for way, call in ways.items():
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                tokens[way] = call(prompt)
+                times[way].append((time.perf_counter() - begin) * 1e3)
+        bound_ms = max(streamed / device.dram_bytes_per_s, 2 * products * length / _FLOPS_PER_S) * 1e3
+        rows[str(length)] = {"bound_ms": bound_ms, "tokens": tokens}
+        rows[str(length)] |= {"ms": {way: median(each[3:]) for way, each in times.items()}}
+    reports = {"launches": str(launches.explain()), "generate": str(chosen.explain())}
+    return {"model": name, "slots": batch, "first_tokens": rows, "how": reports}
+
+
 def time_s(torch: Any, call: Callable[[], object]) -> float:
     """Return the seconds of a call that ends with work on the device."""
     torch.cuda.synchronize()
@@ -192,14 +260,24 @@ def time_s(torch: Any, call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def parse_case(text: str, start: int, chunks: str, stream: str | None) -> Case:
-    """Parse ``MODEL:BATCH:CONTEXT``, numbers of tokens, and ``PROMPTS:IDS:NEW``."""
+def parse_case(text: str, start: int, chunks: str, stream: str | None, first: str | None) -> Case:
+    """Parse ``MODEL:BATCH:CONTEXT``, numbers of tokens, ``PROMPTS:IDS:NEW``, and numbers of ids."""
     name, batch, context = text.split(":")
     of = name, int(batch), int(context), start, tuple(map(int, chunks.split(",")))
+    lengths = () if first is None else tuple(map(int, first.split(",")))
     if stream is None:
-        return *of, None
+        return *of, None, lengths
     count, length, new = map(int, stream.split(":"))
-    return *of, (count, length, new)
+    return *of, (count, length, new), lengths
+
+
+def print_first_tokens(row: Mapping[str, Any]) -> None:
+    """Print milliseconds of first tokens."""
+    for length, figures in row["first_tokens"].items():
+        times = ", ".join(f"{way} {ms:.2f}" for way, ms in figures["ms"].items())
+        print(f"  {length} ids: {times} ms; bound {figures['bound_ms']:.2f}; tokens {figures['tokens']}", flush=True)
+    for way, how in row["how"].items():
+        print(f"  {way}: {how}", flush=True)
 
 
 def main() -> None:
@@ -210,16 +288,23 @@ def main() -> None:
     chunks = ",".join(map(str, CHUNKS))
     parser.add_argument("--chunks", default=chunks, help=f"tokens of prompts, 0 for none; {chunks} by default")
     parser.add_argument("--stream", metavar="PROMPTS:IDS:NEW", help="prompts, ids of each, and new tokens")
+    parser.add_argument(
+        "--first-token", metavar="IDS", help="measure the first token of prompts of so many ids instead"
+    )
     given = parser.parse_args()
     graph = build_decode_graph(LLAMAS["llama3.2-1b"], 1, 64, current_device(), chunk=16)
     measures = list_launch_sources(graph)
     rows = read_matching_rows(given.path, measures)
-    cases = [parse_case(text, given.start, given.chunks, given.stream) for text in given.case]
+    cases = [parse_case(text, given.start, given.chunks, given.stream, given.first_token) for text in given.case]
     options = [f"--case {text}" for text in given.case] + [f"--start {given.start}", f"--chunks {given.chunks}"]
     options += [] if given.stream is None else [f"--stream {given.stream}"]
+    options += [] if given.first_token is None else [f"--first-token {given.first_token}"]
     for _, row in measure_jobs(measure, cases, describe):
         rows.append(row)
         write_record(given.path, format_command(given.path, *options), PROTOCOL, measures, {"rows": rows})
+        if "first_tokens" in row:
+            print_first_tokens(row)
+            continue
         for way, figures in row["times"].items():
             told = ", ".join(f"{what} {value:.1e}" for what, value in row["errors"].get(way, {}).items())
             print(f"  {way:28} {figures['median_us']:9.1f} us  {told}", flush=True)

@@ -70,21 +70,29 @@ def test_launches_are_built_only_where_they_are_predicted_to_be_faster() -> None
     reader, chunks = make_reader(Library(2000.0, 2.4), {48: 300.0, 112: 640.0, 496: 2000.0})
     # Alone, 32 tokens: the library's 2077 us, a chunk of 48 predicted in 852.
     reading = reader.select(make_queue(32), 2048, is_decoding=False)
-    assert (reading.chunk, counts(reading.segments), reading.us, chunks.built) == (48, [32], 1000.0, [48])
-    # 1,024 tokens: 4458 us, 4.35 a token; 496 predicted in 2644, 5.3 a token.
+    assert (reading.chunk, counts(reading.segments), reading.token_us, chunks.built) == (48, [32], 1000 / 32, [48])
+    # 1,024 tokens: 4458 us; chunks of 496, 496 and 48 are predicted in 2 * 2644 + 1000.
     reading = reader.select(make_queue(1024), 2048, is_decoding=False)
     assert (reading.chunk, counts(reading.segments), chunks.built) == (None, [1024], [48])
     # While others decode 496 tokens are predicted to take 2044 us more, and take 2000; the library 3190.
     reading = reader.select(make_queue(1024), 496, is_decoding=True)
-    assert (reading.chunk, counts(reading.segments), reading.us, chunks.built) == (496, [496], 2000.0, [48, 496])
+    assert (reading.chunk, counts(reading.segments), reading.token_us) == (496, [496], 2000 / 496)
+    assert chunks.built == [48, 496]
 
 
 def test_short_prompts_share_a_chunk() -> None:
-    reader, _ = make_reader(Library(900.0, 2.0), {48: 300.0, 112: 560.0, 496: 2000.0})
+    reader, _ = make_reader(Library(900.0, 2.0), {48: 300.0, 112: 640.0, 496: 2000.0})
     reading = reader.select(make_queue(*[32] * 20), 2048, is_decoding=False)
     assert (reading.chunk, counts(reading.segments)) == (496, [32] * 15 + [16])
     reading = reader.select(make_queue(32, 30, 40), 496, is_decoding=True)
     assert (reading.chunk, counts(reading.segments)) == (112, [32, 30, 40])
+
+
+def test_chunks_are_compared_by_all_that_is_left_to_read() -> None:
+    reader, _ = make_reader(Library(9000.0, 2.0), {48: 300.0, 112: 640.0, 496: 2000.0})
+    for total, chunk, us in ((48, 48, 300), (49, 48, 600), (96, 48, 600), (97, 112, 640), (130, 48, 900)):
+        reading = reader.select(make_queue(total), 496, is_decoding=True)
+        assert (reading.chunk, round(reading.token_us * total)) == (chunk, us)
 
 
 def test_a_launch_that_is_measured_to_be_slower_is_not_used() -> None:

@@ -2,10 +2,10 @@
 
 The choice is made for every step that reads prompts, by microseconds per token of a prompt:
 
-    1,024 tokens, nobody decodes      PyTorch's ops     4,500 us / 1,024                 4.4, chosen
-                                      a chunk of 496    2,700 us / 496                   5.4
-    the same, 15 sequences decode     PyTorch's ops     3,400 us / 496                   6.9
-                                      a chunk of 496    2,858 us - 837 of a step / 496   4.1, chosen
+    1,024 tokens, nobody decodes     PyTorch's ops                 4,500 / 1,024              4.4, chosen
+                                     chunks of 496, 496 and 48     (2 * 2,700 + 900) / 1,024  6.2
+    496 of them, 15 decode           PyTorch's ops                 3,400 / 496                6.9
+                                     a chunk of 496 in the step    (2,858 - 837) / 496        4.1, chosen
 
 Both are measured, on the tokens that are to be read. PyTorch's ops are measured first, which takes milliseconds.
 Launches take seconds to build, so their time is predicted from bytes and FLOPs, and they are built only if the
@@ -38,19 +38,15 @@ class Reading:
     Attributes:
         segments: tokens of prompts.
         chunk: rows of prompts of the launch that reads them; None if PyTorch's own ops do.
-        us: microseconds in addition to those of a step without prompts.
-        is_measured: False if ``us`` is predicted.
+        token_us: microseconds per token, in addition to those of steps without prompts, if chunks of this size and at
+            most one smaller one read all tokens that a step might.
+        is_measured: False if ``token_us`` is predicted.
     """
 
     segments: list[PromptSegment]
     chunk: int | None = None
-    us: float = 0.0
+    token_us: float = 0.0
     is_measured: bool = True
-
-    @property
-    def token_us(self) -> float:
-        """Microseconds per token."""
-        return self.us / sum(len(segment.tokens) for segment in self.segments)
 
 
 @dataclass(frozen=True)
@@ -99,9 +95,10 @@ class PromptReader:
             LaunchEndedError: such a launch ended itself, and with it the CUDA context.
         """
         segments = queue.select_segments(limit)
-        library = Reading(segments, None, sum(map(self._measure_library, segments)))
+        total = sum(len(segment.tokens) for segment in segments)
+        library = Reading(segments, None, sum(map(self._measure_library, segments)) / total)
         while True:
-            options = [library, *self._list_launches(queue, limit, is_decoding, can_build)]
+            options = [library, *self._list_launches(queue, total, limit, is_decoding, can_build)]
             best = min(options, key=lambda option: option.token_us)
             if best.is_measured:
                 return best
@@ -129,11 +126,17 @@ class PromptReader:
         us = self._library.find_us(len(segment.tokens), segment.start)
         return self._library.measure_us(segment.tokens, segment.sequence, segment.start) if us is None else us
 
-    def _list_launches(self, queue: PromptQueue, limit: int, is_decoding: bool, can_build: bool) -> Iterator[Reading]:
-        for chunk in self._chunks.list_chunks(limit):
-            if can_build or chunk in self._chunks.launches:
-                us, is_measured = self._find_us(chunk, is_decoding)
-                yield Reading(queue.select_segments(min(limit, chunk)), chunk, us, is_measured)
+    def _list_launches(
+        self, queue: PromptQueue, total: int, limit: int, is_decoding: bool, can_build: bool
+    ) -> Iterator[Reading]:
+        chunks = [c for c in self._chunks.list_chunks(limit) if can_build or c in self._chunks.launches]
+        times = {chunk: self._find_us(chunk, is_decoding) for chunk in chunks}
+        for chunk, (us, is_measured) in times.items():
+            steps, rest = divmod(total, chunk)
+            rest_us = min(us for size, (us, _) in times.items() if size >= rest) if rest else 0.0
+            token_us = (steps * us + rest_us) / total
+            if steps or rest_us == us:
+                yield Reading(queue.select_segments(min(limit, chunk)), chunk, token_us, is_measured)
 
     def _find_us(self, chunk: int, is_decoding: bool) -> tuple[float, bool]:
         """Return the microseconds of a chunk in addition to a step's, and whether they are measured."""
