@@ -349,7 +349,8 @@ class Decoder(PromptMixin, GenerationMixin):
             self._tokens.copy_(self.next if tokens is None else tokens)
         if reading is not None and reading.chunk is not None:
             self._run_reading(reading, {slot: lengths[slot] for slot in taken})
-            self._slots.position += self._slots.advance
+            if taken:
+                self._slots.position += self._slots.advance
         else:
             self._decode(max((lengths[slot] for slot in taken), default=None))
         self._slots.advance_lengths()

@@ -90,6 +90,8 @@ class SamplingState:
 
     def set(self, slot: int, sampling: SamplingParams) -> None:
         """Set the sampling parameters of a slot, without waiting for the device."""
+        if not (self._is_random[slot] or sampling.temperature > 0):
+            return  # greedy before and after: nothing reads the other parameters
         self._is_random[slot] = sampling.temperature > 0
         t = self.tensors
         # Assigning a Python number to a tensor element copies it from the host, which waits; fill_ does not.
