@@ -87,8 +87,9 @@ def test_generate_builds_the_launches_that_prompts_need_when_they_need_them(monk
     prompts = [torch.randint(3000, (length,), generator=random).tolist() for length in LENGTHS]
     whole = decoder.generate(prompts, 8, chunked_prefill_size=-1)
     assert not decoder._chunks.launches
-    assert "PyTorch's own ops in CUDA graphs read 32 tokens in" in str(decoder.explain())
+    assert "PyTorch's own ops in CUDA graphs read prompts; launches read" in str(decoder.explain())
     by_choice = decoder.generate(prompts, 8)
+    assert " tokens in " in str(decoder.explain()), "PyTorch's ops are measured"
     assert sum(a == b for a, b in zip(by_choice, whole, strict=True)) >= 3, "others differ by rounding alone"
     monkeypatch.setattr(LibraryReader, "find_us", lambda *given: math.inf)
     assert decoder.generate(prompts[1], 4, chunked_prefill_size=60)

@@ -77,10 +77,10 @@ class PromptMixin:
 
         A launch writes ``logits`` and ``next`` of all slots.
         """
-        queue, is_alone = PromptQueue(), not self._slots.stepped_slots
+        queue, can_launch = PromptQueue(), bool(self._chunks.launches) and not self._slots.stepped_slots
         queue.add(slot, tokens, cached)
         while queue.unread:
-            if self._reader is not None and is_alone:
+            if self._reader is not None and can_launch:
                 reading = self._reader.select(queue, BUCKETS[-1], is_decoding=False, can_build=False)
             else:
                 reading = Reading(queue.select_segments(len(tokens)))
