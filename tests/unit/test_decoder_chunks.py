@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from interlace.core.errors import ArgumentError, LengthError, PageError, SlotError  # noqa: E402
+from interlace.models.step_rows import PromptSegment  # noqa: E402
 from interlace.nn import Decoder, SamplingParams  # noqa: E402
-from interlace.nn.decoder.chunks import select_chunks  # noqa: E402
-from interlace.nn.decoder.reader import Reading  # noqa: E402
+from interlace.nn.decoder.chunks import ChunkLaunches, select_chunks  # noqa: E402
+from interlace.nn.decoder.reader import ChunkCost, PromptReader, Reading  # noqa: E402
 
 from .llama import ToyForCausalLM, oracle, relative_error  # noqa: E402
 
@@ -167,3 +170,56 @@ def test_a_size_that_no_chunk_has_is_refused(model: ToyForCausalLM) -> None:
         decoder.stream(PROMPTS, 6, chunked_prefill_size="8")
     assert decoder.active_slots == ()
     decoder.build_chunks()  # nothing to build
+
+
+class FakeChunks(ChunkLaunches):
+    """Launches of a decoder, by PyTorch's ops: a step that decodes, then reads."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__(decoder.batch, decoder.max_seq_len, decoder.device, lambda chunk, rows: make_launch(chunk))
+        self.decoder, self.ran = decoder, []
+
+    def run(
+        self, chunk: int, tokens: torch.Tensor | None, decoded: dict[int, int], segments: list[PromptSegment]
+    ) -> None:
+        assert sum(len(segment.tokens) for segment in segments) <= chunk
+        assert (tokens is None) == (not decoded)
+        self.ran.append((chunk, len(decoded)))
+        ours = self.decoder
+        if decoded:
+            position = ours._slots.position.clone()
+            ours._slots.redirect_writes()
+            ours._run_plain(max(decoded.values()) + 1)
+            ours._slots.position.copy_(position)
+        for segment in segments:
+            ours._read_tokens([*segment.tokens], segment.sequence, segment.start)
+
+    def measure_alone(self, chunk: int, segments: list[PromptSegment]) -> None:
+        self.alone_us[chunk] = 2.0 * chunk
+
+
+def make_launch(chunk: int) -> SimpleNamespace:
+    return SimpleNamespace(step_us=100.0 + 2.0 * chunk)
+
+
+@pytest.mark.parametrize("library_us", [1.0, 5000.0], ids=["PyTorch reads", "launches read"])
+@pytest.mark.parametrize("pages", [None, 3])
+def test_texts_are_the_same_whatever_reads_the_prompts(
+    model: ToyForCausalLM, pages: int | None, library_us: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=24, num_blocks=pages)
+    ways = ({}, {"temperature": 1.5, "top_k": 30, "seed": 4})
+    whole = [decoder.generate(PROMPTS, 6, **way) for way in ways]
+    monkeypatch.setattr(decoder._library, "find_us", lambda tokens, start: library_us)
+    decoder._chunks = FakeChunks(decoder)
+    decoder._reader = PromptReader(decoder._chunks, decoder._library, ChunkCost(10.0, 1.0, 1.0), 100.0)
+    assert [decoder.generate(PROMPTS, 6, **way, chunked_prefill_size=4) for way in ways] == whole
+    assert bool(decoder._chunks.launches) == bool(decoder._chunks.ran) == (library_us > 1.0)
+    if library_us > 1.0:
+        assert {decoding for _, decoding in decoder._chunks.ran} == {0, 1}
+        names = []
+        decoder.build_chunks(lambda every: (names.append(name) or name for name in every))
+        assert names == [f"chunks of {chunk} tokens" for chunk in (16, 62, 126, 510)]
+        assert "launches read chunks of 16 in 32 us (32 more than a step)" in str(decoder.explain())
+    for size in (None, -1):
+        assert decoder.generate(PROMPTS, 6, chunked_prefill_size=size) == whole[0]
