@@ -12,6 +12,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
 from interlace.kernels.abi import Struct
+from interlace.kernels.avg_pool2d import avg_pool2d
 from interlace.kernels.base import build_megakernel_body
 from interlace.kernels.block_sparse.cuda import OPERANDS as OF_BLOCK_SPARSE
 from interlace.kernels.causal_attention.cuda import OPERANDS as OF_ATTENTION
@@ -28,6 +29,7 @@ from interlace.kernels.rms_norm import rms_norm
 from interlace.kernels.routing.cuda import _LOADS, _TOKENS
 from interlace.kernels.softmax import softmax
 from interlace.kernels.spin import spin
+from interlace.kernels.unfold_rows import unfold_rows
 from interlace.workloads import LLAMAS, MoE, build_decode_graph, quadrature
 
 _ELEMENT = '#define ELEMENT unsigned short\n#define ELEMENT_PTX "bf16"\n'
@@ -134,9 +136,13 @@ def _rows(rows: int) -> il.Graph:
     x, weight, bias = (Tensor(name, shape, il.bf16) for name, shape in (("x", (64, 256)), ("w", (256,)), ("b", (256,))))
     ns, spun = (Tensor(name, (4,), int32) for name in ("ns", "spun"))
     outs = [Tensor(f"out{n}", (64, 256), il.bf16) for n in range(5)]
-    image, pooled = (Tensor(name, (1, n, n, 64), il.bf16) for name, n in (("image", 8), ("pooled", 4)))
+    images = ("image", 8), ("pooled", 4), ("mean", 4)
+    image, pooled, mean = (Tensor(name, (1, n, n, 64), il.bf16) for name, n in images)
+    columns = Tensor("columns", (1, 8, 8, 192), il.bf16)
     ops = (
         max_pool2d("pool", image, pooled, window=2),
+        avg_pool2d("average", image, mean, window=2),
+        unfold_rows("unfold", image, columns, taps=3, padding=1),
         rms_norm("rms", x, weight, outs[0], 1e-6, rows=rows),
         layer_norm("layer", x, weight, bias, outs[1], eps=1e-6, rows=rows),
         softmax("softmax", x, outs[2], rows=rows),
@@ -145,5 +151,5 @@ def _rows(rows: int) -> il.Graph:
         spin("spin", ns, spun),
     )
     names = ("x", "w", "b", "ns", "image")
-    made = (*(out.name for out in outs), "spun", "pooled")
-    return il.Graph("rows", (x, weight, bias, ns, spun, *outs, image, pooled), ops, names, made)
+    made = (*(out.name for out in outs), "spun", "pooled", "mean", "columns")
+    return il.Graph("rows", (x, weight, bias, ns, spun, *outs, image, pooled, mean, columns), ops, names, made)

@@ -8,6 +8,7 @@ from interlace.kernels.append import APPEND
 from interlace.kernels.argmax import BLOCK_ARGMAX, REDUCE_ARGMAX
 from interlace.kernels.assign import ASSIGN
 from interlace.kernels.attend import ATTEND
+from interlace.kernels.avg_pool2d import AVG_POOL2D
 from interlace.kernels.base import Kernel
 from interlace.kernels.block_sparse import BLOCK_SPARSE_MATMUL
 from interlace.kernels.causal_attention import CAUSAL_ATTENTION
@@ -29,6 +30,7 @@ from interlace.kernels.rotate import ROTATE
 from interlace.kernels.routing import FILL, PLACE, ROUTE
 from interlace.kernels.sample import CUTOFF, GUMBEL_ARGMAX, SEGMENT_STATS
 from interlace.kernels.softmax import SOFTMAX
+from interlace.kernels.unfold_rows import UNFOLD_ROWS
 from interlace.plan.parse import parse_plan
 from interlace.plan.plan import Plan
 
@@ -52,7 +54,7 @@ BUILT_IN_KERNELS = (
     ),
     *(REFINE, TOTAL),
     *(LAYER_NORM, SOFTMAX, ELEMENTWISE),
-    *(CONV2D, MAX_POOL2D),
+    *(CONV2D, MAX_POOL2D, AVG_POOL2D, UNFOLD_ROWS),
 )
 
 
