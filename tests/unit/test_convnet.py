@@ -15,47 +15,13 @@ pytest.importorskip("triton")  # which executors want wherever they are
 import interlace as il  # noqa: E402
 from interlace.core.errors import ArgumentError, DTypeError, GraphError, ShapeError  # noqa: E402
 from interlace.nn import ConvNet, FallbackWarning  # noqa: E402
-from interlace.nn.convnet import convnet  # noqa: E402
+from interlace.nn.convnet import convnet, runs  # noqa: E402
 from interlace.nn.convnet.trace import trace_network  # noqa: E402
 
+from ..networks import NETWORKS as WHOLE  # noqa: E402
+from ..networks import VGG, Block, Bottleneck, ResNet, build_network_graph  # noqa: E402
+
 nn = torch.nn
-
-
-class Block(nn.Module):
-    """A basic block of ResNet, as torchvision writes it."""
-
-    def __init__(self, channels: int, out: int, stride: int) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2, self.bn2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
-        self.downsample = None
-        if stride > 1:
-            self.downsample = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        identity = x
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        if self.downsample is not None:
-            identity = self.downsample(x)
-        out += identity
-        return self.relu(out)
-
-
-class Residual(nn.Module):
-    """A small ResNet: a first layer of 3 channels, pooling, two blocks, and a classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.bn1, self.relu = nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layers = nn.Sequential(Block(8, 8, 1), Block(8, 16, 2))
-        self.avgpool, self.fc = nn.AdaptiveAvgPool2d((1, 1)), nn.Linear(16, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.layers(self.maxpool(self.relu(self.bn1(self.conv1(x)))))
-        return self.fc(torch.flatten(self.avgpool(x), 1))
 
 
 class Odd(nn.Module):
@@ -87,8 +53,31 @@ class InPlace(nn.Module):
         return self.second(y) * x.tanh_()
 
 
+def make_residual() -> nn.Module:
+    """Return a small ResNet: a first layer of 3 channels, pooling, two blocks, and a classifier of 5 classes."""
+    return ResNet(Block, (1, 1), width=8, classes=5)
+
+
 NETWORKS = {
-    "residual": (Residual, (2, 3, 32, 32), [1, 5], ["maxpool", "avgpool", "flatten", "fc"]),
+    "bottleneck": (
+        lambda: ResNet(Bottleneck, (1, 1), width=8, classes=5),
+        (1, 3, 32, 32),
+        [1, 8],
+        ["maxpool", "avgpool", "flatten", "fc"],
+    ),
+    "vgg": (
+        lambda: VGG((1, 2), width=8, hidden=24, classes=5),
+        (2, 3, 28, 28),
+        [1, 2],
+        ["features.2", "features.7", "avgpool", "flatten", *(f"classifier.{n}" for n in range(7))],
+    ),
+    "vgg, larger images": (
+        lambda: VGG((1, 1), width=8, hidden=24, classes=5),
+        (1, 3, 56, 56),
+        [1, 1],
+        ["features.2", "features.5", "avgpool", "flatten", *(f"classifier.{n}" for n in range(7))],
+    ),
+    "residual": (make_residual, (2, 3, 32, 32), [1, 5], ["maxpool", "avgpool", "flatten", "fc"]),
     "in place": (InPlace, (1, 8, 4, 4), [2], ["gelu", "tanh_", "mul"]),
     "odd": (Odd, (1, 8, 6, 6), [1, 1, 1], ["relu", "grouped", "gelu", "mean", "add"]),
     "chain": (
@@ -114,24 +103,29 @@ def make(name: str) -> tuple[torch.nn.Module, torch.Tensor]:
     return model.eval().requires_grad_(False), torch.randn(NETWORKS[name][1], dtype=torch.float64)
 
 
-def run_by_reference(graph: il.Graph, device: str) -> convnet.Launch:
-    """Run a graph on NumPy in place of a launch."""
-    executor = il.ReferenceExecutor(il.build(graph, il.Schedule(2)))
+class ReferenceLaunch:
+    """Run of a graph on NumPy in place of a launch."""
 
-    def run(tensors: Mapping[str, torch.Tensor]) -> None:
-        results = executor.run({name: tensors[name].numpy() for name in graph.inputs})
-        for name in graph.outputs:
+    is_running = False
+
+    def __init__(self, graph: il.Graph, device: str) -> None:
+        self._graph, self._executor = graph, il.ReferenceExecutor(il.build(graph, il.Schedule(2)))
+
+    def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        results = self._executor.run({name: tensors[name].numpy() for name in self._graph.inputs})
+        for name in self._graph.outputs:
             tensors[name].copy_(torch.from_numpy(np.asarray(results[name])))
 
-    return run
+    def release(self) -> None:
+        pass
 
 
 @pytest.fixture
 def on_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convnet, "build_launch", run_by_reference)
-    monkeypatch.setattr(convnet, "find_spec", lambda device: il.H200)
+    monkeypatch.setattr(runs, "build_launch", ReferenceLaunch)
+    monkeypatch.setattr(runs, "find_spec", lambda device: il.H200)
     monkeypatch.setattr(convnet, "device_fallback_reason", lambda device: None)
-    monkeypatch.setattr(convnet, "_DTYPES", {torch.float64: il.fp32})
+    monkeypatch.setattr(runs, "IMAGE_DTYPES", {torch.float64: il.fp32})
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -148,7 +142,7 @@ def test_network_gives_the_models_result(name: str, on_reference: None) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_convolutions_that_follow_one_another_are_one_segment(name: str) -> None:
     model, x = make(name)
-    trace = trace_network(model, x, joins_pools=False)
+    trace = trace_network(model, x, joins_layers=False)
     assert [len(segment.steps) for segment in trace.segments] == NETWORKS[name][2]
     layers = trace.list_library_layers()
     assert len(layers) == len(NETWORKS[name][3])
@@ -157,7 +151,7 @@ def test_convolutions_that_follow_one_another_are_one_segment(name: str) -> None
 
 def test_block_takes_norm_residual_and_relu() -> None:
     model, x = make("residual")
-    steps = trace_network(model, x, joins_pools=False).segments[1].steps
+    steps = trace_network(model, x, joins_layers=False).segments[1].steps
     assert [(step.name, step.residual is not None, step.has_relu) for step in steps] == [
         ("layers.0.conv1", False, True),
         ("layers.0.conv2", True, True),
@@ -201,14 +195,128 @@ def test_copy_makes_launches_of_its_own(on_reference: None) -> None:
     assert torch.allclose(copied(x), model(x))
 
 
-def test_max_pooling_joins_the_convolutions_around_it() -> None:
-    for name, expected in (("residual", [7]), ("chain", [4])):
-        trace = trace_network(*make(name))
-        assert [len(segment.steps) for segment in trace.segments] == expected
-        assert not any("MaxPool2d" in layer for layer in trace.list_library_layers())
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("residual", [9]), ("bottleneck", [12]), ("vgg", [8]), ("vgg, larger images", [8]), ("chain", [4])],
+)
+def test_pooling_and_linear_layers_join_the_convolutions(name: str, steps: list[int]) -> None:
+    trace = trace_network(*make(name))
+    assert [len(segment.steps) for segment in trace.segments] == steps
+    assert trace.list_library_layers() == []
+
+
+def test_poolings_that_no_kernel_computes_run_by_pytorch() -> None:
     layers = nn.Conv2d(8, 8, 1), nn.MaxPool2d(2, ceil_mode=True), nn.Conv2d(8, 8, 1), nn.MaxPool2d(3, dilation=2)
     trace = trace_network(nn.Sequential(*layers).eval(), torch.zeros(1, 8, 16, 16))
     assert trace.list_library_layers() == ["1 (MaxPool2d)", "3 (MaxPool2d)"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "is_step"),
+    [
+        (nn.AvgPool2d(2), True),
+        (nn.AvgPool2d(3, 2, padding=1), False),
+        (nn.AvgPool2d(2, divisor_override=3), False),
+        (nn.AdaptiveAvgPool2d((4, 2)), True),
+        (nn.AdaptiveAvgPool2d(3), False),
+        (nn.Sequential(nn.Flatten(2), nn.Linear(16, 3)), False),
+        (nn.Sequential(nn.Flatten(), nn.Linear(128, 3), nn.ReLU()), True),
+    ],
+)
+def test_layer_after_a_convolution_joins_it_if_a_kernel_computes_it(
+    layer: nn.Module, is_step: bool, on_reference: None
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(8, 8, 1), layer).double().eval().requires_grad_(False)
+    network, x = ConvNet(model), torch.randn(2, 8, 4, 4, dtype=torch.float64)
+    assert torch.allclose(network(x), model(x), rtol=1e-9, atol=1e-9)
+    assert network.explain(x).endswith("no layer by PyTorch") == is_step
+
+
+def test_value_that_is_read_before_and_after_flattening_stays_right(on_reference: None) -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc, self.drop = nn.Conv2d(8, 8, 1), nn.Linear(32, 8), nn.Dropout()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.conv(x)
+            rows = torch.flatten(self.drop(y), 1)
+            return self.fc(rows)[:, :, None, None] + y.tanh() + rows.sum()
+
+    torch.manual_seed(0)
+    model = Both().double().eval().requires_grad_(False)
+    network, x = ConvNet(model), torch.randn(2, 8, 2, 2, dtype=torch.float64)
+    assert torch.allclose(network(x), model(x), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_network_is_one_graph_whose_convolutions_fill_the_gpu(name: str) -> None:
+    graph = build_network_graph(name, 1)
+    convolutions = {"resnet18": 21, "resnet34": 37, "resnet50": 54, "vgg19": 19}[name]
+    assert sum(op.kernel == "conv2d" for op in graph.ops) == convolutions
+    assert [graph.inputs[0], *graph.outputs] == ["x.image", graph.ops[-1].writes[0].tensor]
+    schedule = il.MegakernelExecutor.select_default(graph, il.H200)
+    plan = il.build(graph, schedule)
+    assert il.verify(plan)
+    items = np.bincount(plan.items.op)
+    assert np.median(items) >= 112
+    assert items.min() >= 16
+
+
+def test_layouts_have_launches_of_their_own(on_reference: None) -> None:
+    model, x = make("chain")
+    network = ConvNet(model)
+    for given in (
+        x,
+        x.contiguous(memory_format=torch.channels_last),
+        x.mT,
+    ):
+        assert torch.allclose(network(given), model(given), rtol=1e-9, atol=1e-9)
+    shapes = {run.inputs[0].is_channels_last for each in network._prepared.values() for run in each.runs.values()}
+    assert shapes == {True, False}
+
+
+def test_least_recently_used_shapes_are_dropped(on_reference: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convnet, "_MAX_SHAPES", 2)
+    model, x = make("chain")
+    network = ConvNet(model)
+
+    def list_shapes() -> list[int]:
+        return [key.images.shape[0] for key in network._prepared]
+
+    for images in (1, 2, 1):
+        network(x[:1].repeat(images, 1, 1, 1))
+    assert list_shapes() == [1, 2]
+    network(x[:1].repeat(3, 1, 1, 1))
+    assert list_shapes() == [1, 3]
+    monkeypatch.setattr(convnet, "_get_stream", lambda device: (0, 7))
+    network(x[:1])
+    monkeypatch.setattr(convnet, "_get_stream", lambda device: (0, 0))
+    for images in (4, 5):
+        network(x[:1].repeat(images, 1, 1, 1))
+    assert list_shapes() == [1, 4, 5]  # one image in a captured graph, which may be replayed
+    monkeypatch.setattr(ReferenceLaunch, "is_running", True)
+    network(x[:1].repeat(6, 1, 1, 1))
+    assert list_shapes() == [1, 4, 5, 6]
+
+
+def test_captured_launch_reads_the_callers_images_and_writes_new_tensors(
+    on_reference: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = make("residual")
+    network = ConvNet(model)
+    network.prepare(x)
+    bound = []
+    run = ReferenceLaunch.run
+    monkeypatch.setattr(ReferenceLaunch, "run", lambda self, tensors: bound.append(dict(tensors)) or run(self, tensors))
+    monkeypatch.setattr(runs, "_is_captured", lambda value: True)
+    first, second = network(x), network(x)
+    assert torch.allclose(first, model(x), rtol=1e-9, atol=1e-9)
+    assert first.data_ptr() != second.data_ptr()
+    (out,) = {name for name in bound[0] if bound[0][name].data_ptr() == first.data_ptr()}
+    assert [each["x.image"].data_ptr() for each in bound] == [x.data_ptr()] * 2
+    assert bound[1][out].data_ptr() == second.data_ptr()
 
 
 @pytest.mark.parametrize("fastest", [0, 1])
@@ -216,7 +324,7 @@ def test_pooling_runs_in_the_launch_only_where_that_is_faster(
     fastest: int, on_reference: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = {f"parts {fastest}": 1.0, f"parts {1 - fastest}": 2.0, "library": 3.0, "launch": 1.0}
-    monkeypatch.setattr(convnet, "_time", lambda functions, device: {n: times.get(n, 3.0) for n in functions})
+    monkeypatch.setattr(runs, "time_functions", lambda functions, device: {n: times.get(n, 3.0) for n in functions})
     model, x = make("chain")
     network = ConvNet(model)
     network(x)
@@ -227,10 +335,10 @@ def test_pooling_runs_in_the_launch_only_where_that_is_faster(
 def test_launch_that_cannot_be_built_is_explained_and_pytorch_runs(
     on_reference: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(graph: il.Graph, device: str) -> convnet.Launch:
+    def fail(graph: il.Graph, device: str) -> object:
         raise ShapeError("no tile fits")
 
-    monkeypatch.setattr(convnet, "build_launch", fail)
+    monkeypatch.setattr(runs, "build_launch", fail)
     model, x = make("residual")
     network = ConvNet(model)
     assert torch.allclose(network(x), model(x), rtol=1e-9, atol=1e-9)
@@ -242,7 +350,7 @@ def test_faster_of_parts_and_library_runs(
     library_us: float, on_reference: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = {"parts 0": 2.0, "parts 1": 2.5, "library": library_us, "launch": 0.5}
-    monkeypatch.setattr(convnet, "_time", lambda functions, device: {name: times[name] for name in functions})
+    monkeypatch.setattr(runs, "time_functions", lambda functions, device: {name: times[name] for name in functions})
     model, x = make("chain")
     network = ConvNet.from_model(model, library=lambda images: model(images) + 1)
     is_library = library_us < 2
@@ -295,8 +403,8 @@ def test_bad_networks_and_inputs_give_one_clear_line(on_reference: None) -> None
     with pytest.raises(GraphError, match=r"Loop cannot be traced: .*; run it by PyTorch"):
         ConvNet(Loop().eval())(x)
     with pytest.raises(GraphError, match=r"is in training mode; call model\.eval"):
-        ConvNet(Residual().double().requires_grad_(False))(x)
-    with pytest.raises(GraphError, match=r"Residual fails on \(2, 4, 32, 32\)"):
+        ConvNet(make_residual().double().requires_grad_(False))(x)
+    with pytest.raises(GraphError, match=r"ResNet fails on \(2, 4, 32, 32\)"):
         ConvNet(model)(torch.zeros(2, 4, 32, 32, dtype=torch.float64))
     with pytest.raises(ShapeError, match=r"x has shape \(3, 32, 32\); pass \(images, channels, H, W\)"):
         ConvNet(model)(x[0])
@@ -307,7 +415,7 @@ def test_bad_networks_and_inputs_give_one_clear_line(on_reference: None) -> None
 
 
 def test_mixed_dtypes_name_the_layer(on_reference: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convnet, "_DTYPES", {torch.float64: il.fp32, torch.float32: il.fp32})
+    monkeypatch.setattr(runs, "IMAGE_DTYPES", {torch.float64: il.fp32, torch.float32: il.fp32})
 
     class Cast(nn.Module):
         def __init__(self) -> None:

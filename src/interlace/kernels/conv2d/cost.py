@@ -9,7 +9,7 @@ An item runs one stage for each tap and chunk of channels. A stage takes as long
 
 Items run one after another, one per wave. After its stages an item has an epilogue, which its warpgroups share and
 which depends on the float32 sums of a tile. The parts of a split tile store and load partials. All items together load
-weights and pixels from memory at least once.
+weights and pixels from memory at least once, each SM at its share of its rate.
 
 The constants are fitted to 384 tilings of ResNet's pairs and VGG's chains of convolutions on an H200, of 1 to 32 images
 (benchmarks/results/explored-conv2d-h200.json): the error is 10 % (root mean square), and the cheapest tiling is on
@@ -67,7 +67,9 @@ def estimate_seconds(extents: ConvExtents, candidate: ConvCandidate, device: Dev
     epilogue = sums / _EPILOGUE_BYTES_PER_S * (_TURNED if tile.swap_ab else 1.0) / max(1, tile.num_warps // 4)
     fix_up = _estimate_fix_up(candidate.parts, sums, wide, candidate.count_items(e) <= device.sms, device)
     nbytes = 2.0 * (e.out_channels * e.taps * e.channels + e.images * e.height * e.width * e.channels)
-    items = max(waves * stages * stage, nbytes / device.dram_bytes_per_s) + waves * (epilogue + _WAVE_NS * 1e-9)
+    filled = candidate.count_items(e) / (waves * device.sms)  # share of the SMs that have an item
+    memory = nbytes / (filled * device.dram_bytes_per_s)
+    items = max(waves * stages * stage, memory) + waves * (epilogue + _WAVE_NS * 1e-9)
     return items + fix_up + _OP_NS * 1e-9
 
 

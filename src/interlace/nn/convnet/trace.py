@@ -8,100 +8,23 @@ values between. A basic block of ResNet whose input has another shape:
     downsample.0 downsample.1       step 2
     add relu
 
-Max-pooling may be a step, too. Steps that follow one another make a segment. Every other layer (linear, other pooling,
-grouped convolutions) runs by PyTorch and ends the segment if it reads what a step of it reads or writes.
+Pooling and linear layers may be steps, too; then a whole ResNet or VGG is one segment. Steps that follow one another
+make a segment. Every other layer (grouped convolutions, other activations) runs by PyTorch and ends the segment if it
+reads what a step of it reads or writes.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
 from interlace.core.errors import GraphError
-
-_CHANNEL_STEP = 8
-_ADDITIONS = (operator.add, operator.iadd, torch.add)
-_RELUS = (torch.relu, torch.relu_, nn.functional.relu)
-
-
-@dataclass(frozen=True, eq=False)
-class ConvStep:
-    """A convolution with what follows it.
-
-    Attributes:
-        name: name of the convolution's module.
-        op: name of the convolution's node, unique in the network.
-        x: node of its input.
-        residual: node that is added before the ReLU; None if there is none.
-        out: node of its result.
-        weight: (N, C, R, S), with the batch norm folded in.
-        bias: (N,), or None.
-        stride, padding, dilation: along height and width.
-        has_relu: True if it ends in a ReLU.
-    """
-
-    name: str
-    op: str
-    x: fx.Node
-    residual: fx.Node | None
-    out: fx.Node
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    has_relu: bool
-
-    @property
-    def along_width(self) -> tuple[int, int, int]:
-        """Stride, padding and dilation along the width."""
-        return self.stride[1], self.padding[1], self.dilation[1]
-
-
-@dataclass(frozen=True, eq=False)
-class PoolStep:
-    """A max-pooling.
-
-    Attributes:
-        name, op: names of its module and its node.
-        x, out: nodes of its input and its result.
-        window, stride, padding: along height and width.
-    """
-
-    name: str
-    op: str
-    x: fx.Node
-    out: fx.Node
-    window: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-
-    @property
-    def residual(self) -> None:
-        """None, as of a convolution without a residual."""
-
-
-Step = ConvStep | PoolStep
-
-
-@dataclass(eq=False)
-class Segment:
-    """Steps that follow one another, and may be one launch.
-
-    Attributes:
-        steps: the steps, in program order.
-        inputs: nodes that they read from outside.
-        outputs: nodes that are read outside.
-    """
-
-    steps: list[Step] = field(default_factory=list)
-    inputs: list[fx.Node] = field(default_factory=list)
-    outputs: list[fx.Node] = field(default_factory=list)
+from interlace.nn.convnet.match import Shapes, drop_identities, find_convolutions, find_pools
+from interlace.nn.convnet.steps import Segment, Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +39,7 @@ class NetworkTrace:
 
     module: fx.GraphModule
     program: list[Segment | fx.Node]
-    shapes: Mapping[fx.Node, tuple[int, ...]]
+    shapes: Shapes
 
     @property
     def segments(self) -> list[Segment]:
@@ -136,8 +59,8 @@ class NetworkTrace:
         ]
 
 
-def trace_network(model: nn.Module, x: torch.Tensor, *, joins_pools: bool = True) -> NetworkTrace:
-    """Trace a network on an input; without ``joins_pools``, PyTorch runs its max-poolings.
+def trace_network(model: nn.Module, x: torch.Tensor, *, joins_layers: bool = True) -> NetworkTrace:
+    """Trace a network on an input; without ``joins_layers``, PyTorch runs all but its convolutions.
 
     Raises:
         GraphError: the network is in training mode, its control flow depends on data, or it fails on the input.
@@ -159,7 +82,9 @@ def trace_network(model: nn.Module, x: torch.Tensor, *, joins_pools: bool = True
         for node in module.graph.nodes
         if isinstance(getattr(node.meta.get("tensor_meta"), "shape", None), torch.Size)
     }
-    return NetworkTrace(module, _divide(module, shapes, joins_pools), shapes)
+    if joins_layers:
+        drop_identities(module, shapes)
+    return NetworkTrace(module, _divide(module, shapes, joins_layers), shapes)
 
 
 def _get_reason(error: Exception) -> str:
@@ -173,12 +98,10 @@ def _describe_node(module: fx.GraphModule, node: fx.Node) -> str:
     return f"{node.name} ({name})"
 
 
-def _divide(
-    module: fx.GraphModule, shapes: Mapping[fx.Node, tuple[int, ...]], joins_pools: bool
-) -> list[Segment | fx.Node]:
+def _divide(module: fx.GraphModule, shapes: Shapes, joins_layers: bool) -> list[Segment | fx.Node]:
     """Return segments and the nodes between them."""
-    convolutions, covered = _find_steps(module, shapes)
-    steps: dict[fx.Node, Step] = {**convolutions, **(_find_pools(module, shapes) if joins_pools else {})}
+    convolutions, covered = find_convolutions(module, shapes, with_linear=joins_layers)
+    steps: dict[fx.Node, Step] = {**convolutions, **(find_pools(module, shapes) if joins_layers else {})}
     program: list[Segment | fx.Node] = []
     current = Segment()
     touched: set[fx.Node] = set()  # what the current segment reads and writes; PyTorch's layers may work in place
@@ -218,117 +141,3 @@ def _list_chain(step: Step, inside: set[fx.Node]) -> Iterator[fx.Node]:
         if not before:
             return
         (node,) = before
-
-
-def _find_steps(
-    module: fx.GraphModule, shapes: Mapping[fx.Node, tuple[int, ...]]
-) -> tuple[dict[fx.Node, ConvStep], set[fx.Node]]:
-    """Return each step by the node of its result, and all nodes that steps cover."""
-    order = {node: n for n, node in enumerate(module.graph.nodes)}
-    steps: dict[fx.Node, ConvStep] = {}
-    covered: set[fx.Node] = set()
-    claimed: set[fx.Node] = set()  # sums that a step takes
-    for node in module.graph.nodes:
-        conv = _get_module(module, node)
-        if not isinstance(conv, nn.Conv2d) or not _is_supported(conv) or node not in shapes:
-            continue
-        weight, bias, chain = conv.weight.detach(), None if conv.bias is None else conv.bias.detach(), [node]
-        norm = _find_only_user(node)
-        norm_module = _get_module(module, norm)
-        if norm is not None and isinstance(norm_module, nn.BatchNorm2d) and norm_module.track_running_stats:
-            weight, bias = _fold_norm(weight, bias, norm_module)
-            chain.append(norm)
-        residual = None
-        total = _find_only_user(chain[-1])
-        if total is not None and total not in claimed:
-            other = _find_addend(total, chain[-1], shapes)
-            if other is not None and order[other] < order[total]:
-                residual = other
-                claimed.add(total)
-                chain.append(total)
-        relu = _find_only_user(chain[-1])
-        has_relu = relu is not None and _is_relu(module, relu)
-        if relu is not None and has_relu:
-            chain.append(relu)
-        x = node.all_input_nodes[0]
-        geometry = conv.stride, conv.padding, conv.dilation
-        out = chain[-1]
-        steps[out] = ConvStep(str(node.target), node.name, x, residual, out, weight, bias, *geometry, has_relu)  # type: ignore[arg-type]
-        covered.update(chain)
-    return steps, covered - steps.keys()
-
-
-def _find_pools(module: fx.GraphModule, shapes: Mapping[fx.Node, tuple[int, ...]]) -> dict[fx.Node, PoolStep]:
-    """Return each max-pooling that the kernel computes, by its node."""
-    found = {}
-    for node in module.graph.nodes:
-        pool = _get_module(module, node)
-        if not isinstance(pool, nn.MaxPool2d) or node not in shapes or pool.return_indices or pool.ceil_mode:
-            continue
-        window, stride, padding, dilation = map(_as_pair, (pool.kernel_size, pool.stride, pool.padding, pool.dilation))
-        x = node.all_input_nodes[0]
-        if dilation == (1, 1) and len(shapes[x]) == 4 and shapes[x][1] % _CHANNEL_STEP == 0:
-            found[node] = PoolStep(str(node.target), node.name, x, node, window, stride, padding)
-    return found
-
-
-def _as_pair(value: int | tuple[int, ...]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
-def _get_module(module: fx.GraphModule, node: fx.Node | None) -> nn.Module | None:
-    if node is None or node.op != "call_module":
-        return None
-    found: nn.Module = module.get_submodule(str(node.target))
-    return found
-
-
-def _is_supported(conv: nn.Conv2d) -> bool:
-    """Return True if the kernel computes a convolution; 3 input channels, as of a first layer, are padded."""
-    plain = conv.groups == 1 and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-    narrow = conv.in_channels < _CHANNEL_STEP
-    return plain and conv.out_channels % _CHANNEL_STEP == 0 and (narrow or conv.in_channels % _CHANNEL_STEP == 0)
-
-
-def _find_only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
-
-
-def _find_addend(total: fx.Node, value: fx.Node, shapes: Mapping[fx.Node, tuple[int, ...]]) -> fx.Node | None:
-    """Return what a node adds to a value of equal shape; None if it does anything else."""
-    adds = (total.op == "call_function" and total.target in _ADDITIONS) or (
-        total.op == "call_method" and total.target in ("add", "add_")
-    )
-    operands = total.args
-    if not adds or len(operands) != 2 or total.kwargs or any(not isinstance(each, fx.Node) for each in operands):
-        return None
-    first, second = operands
-    other = second if first is value else first
-    if not isinstance(other, fx.Node) or other is value or shapes.get(other) != shapes.get(value):
-        return None
-    return other
-
-
-def _is_relu(module: fx.GraphModule, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return isinstance(_get_module(module, node), nn.ReLU)
-    if node.op == "call_method":
-        return node.target in ("relu", "relu_")
-    return node.op == "call_function" and node.target in _RELUS
-
-
-def _fold_norm(
-    weight: torch.Tensor, bias: torch.Tensor | None, norm: nn.BatchNorm2d
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weight and bias of a convolution with a batch norm folded in, computed in float32 at least."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    gain = torch.rsqrt(norm.running_var.to(wide) + norm.eps)
-    if norm.weight is not None:
-        gain = gain * norm.weight.detach().to(wide)
-    shift = -norm.running_mean.to(wide) if bias is None else bias.to(wide) - norm.running_mean.to(wide)
-    shift = shift * gain
-    if norm.bias is not None:
-        shift = shift + norm.bias.detach().to(wide)
-    return (weight.to(wide) * gain[:, None, None, None]).to(weight.dtype), shift.to(weight.dtype)
