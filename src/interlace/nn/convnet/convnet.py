@@ -22,7 +22,7 @@ _MAX_SHAPES = 32  # input shapes whose launches are kept outside captures
 
 
 class _Images(NamedTuple):
-    """What launches are built for."""
+    """Properties of images that launches are built for."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -31,7 +31,7 @@ class _Images(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """What launches are built for, and the calls that may run them."""
+    """Images that launches are built for, and the calls that may run them."""
 
     images: _Images
     stream: int

@@ -75,7 +75,7 @@ def find_convolutions(
             weight, geometry = layer.weight.detach(), (layer.stride, layer.padding, layer.dilation)  # type: ignore[assignment]
         elif with_linear and isinstance(layer, nn.Linear) and len(shapes[node]) == 2:
             image = (*shapes[node.all_input_nodes[0]], 1, 1)[1:4]
-            weight = layer.weight.detach().unflatten(1, image)
+            weight = layer.weight.detach().reshape(-1, *image)
         else:
             continue
         bias, chain = None if layer.bias is None else layer.bias.detach(), [node]

@@ -99,7 +99,7 @@ class SegmentRun:
 
 
 class NetworkRun(NamedTuple):
-    """What runs each part of a network for one shape of the input, and the times of all parts and of the library."""
+    """Runs of all parts of a network for one shape of the input, with the times of the parts and of the library."""
 
     trace: NetworkTrace
     runs: dict[Segment, SegmentRun]
@@ -194,7 +194,7 @@ def _launch_segment(run: SegmentRun, x: torch.Tensor, is_channels_last: bool) ->
     results = {name: x.new_empty(graph.tensor(name).shape) for name in graph.outputs}
     weights = {name: value for name, value in run.tensors.items() if name not in images and name not in results}
     tensors = {**(weights or list_weights(segment)), **images, **results}
-    return replace(run, launch=launch, inputs=inputs, tensors=tensors)
+    return replace(run, launch=launch, inputs=tuple(inputs), tensors=tensors)
 
 
 def copy_launches(known: NetworkRun, x: torch.Tensor, *, is_channels_last: bool) -> NetworkRun:
