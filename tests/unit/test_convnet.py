@@ -408,6 +408,10 @@ def test_bad_networks_and_inputs_give_one_clear_line(on_reference: None) -> None
         ConvNet(model)(torch.zeros(2, 4, 32, 32, dtype=torch.float64))
     with pytest.raises(ShapeError, match=r"x has shape \(3, 32, 32\); pass \(images, channels, H, W\)"):
         ConvNet(model)(x[0])
+    with pytest.raises(ArgumentError, match=r"x is a ndarray; pass a tensor \(images, channels, H, W\)"):
+        ConvNet(model)(x.numpy())
+    with pytest.warns(FallbackWarning, match=r"images of shape \(0, 3, 32, 32\) are empty"):
+        assert ConvNet(model)(x[:0]).shape == (0, 5)
     with pytest.raises(ArgumentError, match="model"):
         ConvNet(print)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="library is 3; pass a function of images"):

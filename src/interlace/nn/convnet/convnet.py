@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from interlace.core.arguments import check_type
+from interlace.core.arguments import check_type, format_value
 from interlace.core.errors import ArgumentError, GraphError, ShapeError
 from interlace.megakernel.capture import get_capture_id, run_outside_capture
 from interlace.nn.convnet import runs
@@ -86,6 +86,7 @@ class ConvNet(nn.Module):
         Raises:
             GraphError: the model is in training mode or cannot be traced, or ``prepare`` did not come before a capture.
             ShapeError: x is no batch of images.
+            ArgumentError: x is no tensor.
         """
         reason = self._explain_fallback(x)
         if reason is not None:
@@ -101,7 +102,7 @@ class ConvNet(nn.Module):
         """Trace, compile and time what calls with such images on the current stream need.
 
         Raises:
-            GraphError, ShapeError: see ``forward``.
+            ArgumentError, GraphError, ShapeError: see ``forward``.
         """
         if self._explain_fallback(x) is None:
             self._prepare(x)
@@ -110,7 +111,7 @@ class ConvNet(nn.Module):
         """Return what runs each part of the network for such images, one part a line.
 
         Raises:
-            GraphError, ShapeError: see ``forward``.
+            ArgumentError, GraphError, ShapeError: see ``forward``.
         """
         reason = self._explain_fallback(x)
         if reason is not None:
@@ -125,12 +126,16 @@ class ConvNet(nn.Module):
 
     def _explain_fallback(self, x: torch.Tensor) -> str | None:
         """Return why PyTorch runs the whole network, or None."""
+        if not isinstance(x, torch.Tensor):
+            raise ArgumentError(f"ConvNet: x is {format_value(x)}; pass a tensor (images, channels, H, W)")
         if x.dim() != 4:
             raise ShapeError(f"ConvNet: x has shape {tuple(x.shape)}; pass (images, channels, H, W)")
         if torch.is_grad_enabled() and any(p.requires_grad for p in (x, *self.model.parameters())):
             return "gradients are wanted; call it under torch.inference_mode() or torch.no_grad()"
         if torch.is_autocast_enabled(x.device.type):
             return "autocast is on; cast the module instead, as in module.to(torch.bfloat16)"
+        if not x.numel():
+            return f"images of shape {tuple(x.shape)} are empty"
         reason = device_fallback_reason(x.device)
         if reason is None and x.dtype not in runs.IMAGE_DTYPES:
             return f"the dtype is {x.dtype}, the kernels take {' and '.join(map(str, runs.IMAGE_DTYPES.values()))}"
