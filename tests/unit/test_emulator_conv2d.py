@@ -69,11 +69,7 @@ CASES = {
 FAULTS = {
     "halo that starts a row late": ("item.j * op.row_step - op.pad_h", "item.j * op.row_step", "wrong"),
     "weights of the tap before": ("op.weight, k + p * 64, tap, row", "op.weight, k + p * 64, 0, row", "wrong"),
-    "pixels after the tile stored": (
-        "own.m = own.residual_rows = rows",
-        "own.m = own.residual_rows = 64 + rows",
-        "bounds",
-    ),
+    "pixels after the tile stored": ("own.m = rows", "own.m = 64 + rows", "bounds"),
     "bytes of another box awaited": (
         "open_load(stage, PANELS * pixels * 128)",
         "open_load(stage, ROWS * 128)",

@@ -80,8 +80,9 @@ template <class Config> struct Conv2D : Matmul<Config> {
                                         : min(op.tile_rows, op.out_rows - row);
     const long long first = ((long long)image * op.out_rows + row) * op.out_columns * op.n;
     own.out += first;
-    if (Config::RESIDUAL) own.residual += first;
-    own.m = own.residual_rows = rows * op.out_columns;
+    own.m = rows * op.out_columns;
+    own.residual_rows = 0;  // an op without a residual has the code of one with it
+    if (op.residual) own.residual += first, own.residual_rows = own.m;
     return own;
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {

@@ -37,7 +37,7 @@ from interlace.kernels.matmul.megakernel_operands import OPERANDS as OF_MATMUL
 from interlace.kernels.matmul.tilings import MAX_WARPGROUPS, compute_share
 from interlace.kernels.megakernel_body import MegakernelBody, MegakernelLoads, Tiling, Warpgroups
 
-_TALL, _STEP = 64, 8
+_TALL = 64
 _PARTS_AT_ONCE = 4  # parts of a tile whose partials are loaded at once
 _MAX_COOPERATIVE_REGISTERS = 128  # of a thread of three warpgroups: sums, and those of its share
 _MAX_STEP = 8  # stride of a box (CUDA driver API, cuTensorMapEncodeTiled)
@@ -110,12 +110,12 @@ def _build_tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> Megaker
         max(spans) <= MAX_BOX_ROWS,
         f"{what}: a box of {spans[0]} input rows of {spans[1]} images, and a box has {MAX_BOX_ROWS} at most; use fewer",
     )
-    rows = bm if transposed else min(bm, -(-tile.count_pixels(extents) // _STEP) * _STEP)
-    own: Parameters = {"BM": bm, "BN": bn, "BK": bk, "ROWS": rows, "GATES": 1, "SWAP_AB": transposed}
-    arguments = {access.arg for access in op.reads}
+    # Code that a block runs once per op is fetched cold, so what differs between ops of a network is no parameter: rows
+    # of a slot are those of the product, and an op without a residual has none of its rows.
+    own: Parameters = {"BM": bm, "BN": bn, "BK": bk, "ROWS": bm, "GATES": 1, "SWAP_AB": transposed}
     own |= PLAIN | {
-        "BIAS": "bias" in arguments,
-        "RESIDUAL": "residual" in arguments,
+        "BIAS": any(access.arg == "bias" for access in op.reads),
+        "RESIDUAL": True,
         "RELU_LAST": op.param("ACTIVATION") == "relu",
         "PARTS_AT_ONCE": 1 if shares > 1 else min(parts, _PARTS_AT_ONCE),
         "SHARES": shares,
@@ -125,9 +125,9 @@ def _build_tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> Megaker
         type_,
         (declare_product(wide), config),
         prefetchable_bytes=bn * bk * 2,
-        dependent_bytes=rows * bk * 2,
+        dependent_bytes=bm * bk * 2,
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES,
-        overread_bytes=(bm - rows) * ROW_BYTES,
+        overread_bytes=0,
         partial_elements=elements,
         shared_elements=elements // wide * compute_share(wide, shares),
     )
