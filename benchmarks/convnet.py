@@ -67,7 +67,7 @@ def make_network(name: str) -> nn.Module:
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.running_mean, std=0.1)
             nn.init.uniform_(module.running_var, 0.5, 2.0)
-    return fuse(model.eval()).requires_grad_(False)
+    return fuse(model.eval()).eval().requires_grad_(False)  # its containers are new modules
 
 
 def make_launch(model: fx.GraphModule, x: torch.Tensor) -> Network:
