@@ -10,7 +10,7 @@ import torch
 
 from interlace.executors import DeviceExecutor
 from interlace.models.llama import LLAMAS, LlamaShape
-from interlace.nn import Decoder, SamplingParams
+from interlace.nn import Decoder, SlotSampling
 from interlace.nn.decoder import launch
 from interlace.nn.decoder.launch import StepLaunch
 
@@ -80,7 +80,7 @@ def test_steps_draw_what_pytorch_draws_from_the_same_logits() -> None:
     ours, _ = decoders(SHAPES["tied"], torch.bfloat16)
     ours.add(PROMPTS[0])
     for prompt in PROMPTS[1:]:
-        ours.add(prompt, sampling=SamplingParams(temperature=1.2, top_k=50, top_p=0.9, seed=7, sequence=len(prompt)))
+        ours.add(prompt, sampling=SlotSampling(temperature=1.2, top_k=50, top_p=0.9, seed=7, sequence=len(prompt)))
     differ = 0
     for _ in range(100):
         ours.step()

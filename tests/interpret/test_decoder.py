@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import interlace as il
-from interlace.nn import Decoder, SamplingParams
+from interlace.nn import Decoder, SlotSampling
 from interlace.nn.decoder import launch
 
 from ..unit.llama import SHAPE, ToyForCausalLM, oracle, relative_error
@@ -53,7 +53,7 @@ def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(
 ) -> None:
     """The cache of other sequences stays as it was, wherever steps were tried."""
     model = ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32)
-    hot = SamplingParams(temperature=2.0, top_k=40, top_p=0.95, seed=3)
+    hot = SlotSampling(temperature=2.0, top_k=40, top_p=0.95, seed=3)
     plain = Decoder.from_model(model, batch=2, max_seq_len=12)
     monkeypatch.setattr(launch, "device_fallback_reason", lambda device: None)
     monkeypatch.setattr(launch, "STEP_EXECUTORS", (il.SerialExecutor,))

@@ -29,7 +29,7 @@ from interlace.core.errors import (  # noqa: E402
 )
 from interlace.kernels.sample import compute_gumbel_noise, find_cutoff  # noqa: E402
 from interlace.models.weights import list_weights  # noqa: E402
-from interlace.nn import Decoder, SamplingParams  # noqa: E402
+from interlace.nn import Decoder, SlotSampling  # noqa: E402
 from interlace.nn.decoder.generation import generate_tokens  # noqa: E402
 from interlace.nn.decoder.sampling import SamplingState, sample_tokens  # noqa: E402
 from interlace.nn.decoder.weights import build_rope_table  # noqa: E402
@@ -363,7 +363,7 @@ def test_no_number_of_a_slot_is_copied_from_the_host(model: ToyForCausalLM) -> N
 
     decoder = make_paged(model)
     with Seen():
-        slot = decoder.add([5] * 64, sampling=SamplingParams(temperature=0.7, top_k=3, top_p=0.9, seed=1))
+        slot = decoder.add([5] * 64, sampling=SlotSampling(temperature=0.7, top_k=3, top_p=0.9, seed=1))
         for _ in range(2):
             decoder.step()
         assert decoder._pages.table[slot].tolist() == [0, 1]
@@ -452,7 +452,7 @@ def test_a_stop_token_ends_its_sequence_alone_and_is_not_given(model: ToyForCaus
 def test_a_step_ahead_of_what_is_read_changes_no_text(model: ToyForCausalLM) -> None:
     decoder = Decoder.from_model(model, batch=2, max_seq_len=10)
     prompts = [[3, 1, 4, 1, 5], [7], [53, 58, 9], [1]]
-    for sampling in (SamplingParams(), SamplingParams(temperature=2.0)):
+    for sampling in (SlotSampling(), SlotSampling(temperature=2.0)):
         whole = [[*generate_tokens(decoder, prompts, 6, frozenset(), sampling, ahead)] for ahead in (False, True)]
         assert whole[0] == whole[1]
         assert len(whole[0]) == 24
@@ -492,7 +492,7 @@ def test_draws_repeat_with_their_seed_whatever_else_is_in_the_batch(model: ToyFo
 
 def test_a_server_has_each_sequence_drawn_in_its_own_way(model: ToyForCausalLM, decoder: Decoder) -> None:
     """Sequences without sampling parameters stay greedy, and a slot forgets its parameters."""
-    hot = SamplingParams(temperature=3.0, seed=4, sequence=7)
+    hot = SlotSampling(temperature=3.0, seed=4, sequence=7)
     slots = [decoder.add(PROMPTS[0]), decoder.add(PROMPTS[1], sampling=hot)]
     together = [[], []]
     for _ in range(5):
@@ -533,7 +533,7 @@ def test_draws_in_pytorch_are_those_of_the_op() -> None:
     ways = SamplingState(len(x), x.device)
     for slot, (temperature, top_k, top_p) in enumerate(WAYS):
         seed, sequence = given["key"][slot].tolist()
-        ways.set(slot, SamplingParams(temperature, top_k or None, top_p, seed, sequence))
+        ways.set(slot, SlotSampling(temperature, top_k or None, top_p, seed, sequence))
     for n in range(20):
         position = torch.from_numpy(given["position"] + n)
         found = sample_tokens(x, position, ways.tensors).tolist()

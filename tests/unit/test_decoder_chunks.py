@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from interlace.core.errors import ArgumentError, LengthError, PageError, SlotError  # noqa: E402
 from interlace.models.step_rows import PromptSegment  # noqa: E402
-from interlace.nn import Decoder, SamplingParams  # noqa: E402
+from interlace.nn import Decoder, SlotSampling  # noqa: E402
 from interlace.nn.decoder.chunks import ChunkLaunches, select_chunks  # noqa: E402
 from interlace.nn.decoder.reader import ChunkCost, PromptReader, Reading  # noqa: E402
 
@@ -91,7 +91,7 @@ def test_what_no_chunk_can_be_is_refused_before_anything_changes(model: ToyForCa
 def test_a_prompt_may_end_at_the_capacity(model: ToyForCausalLM) -> None:
     decoder = Decoder.from_model(model, batch=2, max_seq_len=11)
     decoder.read_in_chunks(4)
-    slot, other = decoder.add(PROMPTS[0]), decoder.add(PROMPTS[2], sampling=SamplingParams(temperature=1.0))
+    slot, other = decoder.add(PROMPTS[0]), decoder.add(PROMPTS[2], sampling=SlotSampling(temperature=1.0))
     for _ in range(3):
         decoder.step()
     assert (decoder.lengths, decoder.unread) == ((11, 1), {other: 2})

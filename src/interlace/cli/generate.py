@@ -92,7 +92,7 @@ def register(app: typer.Typer) -> None:
         if json is not None and json.stream is None and _is_part(json.path, model):
             raise BadInput(f"{str(json.path)!r} is a file of the model's folder; give the record another name")
         with convert_to_bad_input():
-            sampling = nn.SamplingParams(temperature, top_k, top_p, seed)
+            sampling = nn.SlotSampling(temperature, top_k, top_p, seed)
             trained = load_model_quietly(model)
             for notice in trained.notices:
                 note(notice)

@@ -17,8 +17,8 @@ except ImportError as error:
 
 from interlace.nn.convnet.convnet import ConvNet
 from interlace.nn.decoder.decoder import Decoder
-from interlace.nn.decoder.sampling import SamplingParams
+from interlace.nn.decoder.sampling import SlotSampling
 from interlace.nn.modules import FFN, SwiGLU
 from interlace.nn.op import FallbackWarning
 
-__all__ = ["FFN", "ConvNet", "Decoder", "FallbackWarning", "SamplingParams", "SwiGLU"]
+__all__ = ["FFN", "ConvNet", "Decoder", "FallbackWarning", "SlotSampling", "SwiGLU"]

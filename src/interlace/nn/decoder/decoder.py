@@ -33,7 +33,7 @@ from interlace.nn.decoder.pages import PageAllocator, PagedKVCache
 from interlace.nn.decoder.past_key_values import count_positions, extract_pairs, fill_slot
 from interlace.nn.decoder.prompt_queue import PromptQueue
 from interlace.nn.decoder.prompts import PromptMixin
-from interlace.nn.decoder.sampling import GREEDY, SamplingParams, SamplingState
+from interlace.nn.decoder.sampling import GREEDY, SlotSampling, SamplingState
 from interlace.nn.decoder.slot_cache import SlotCache
 from interlace.nn.decoder.slots import Slots
 from interlace.nn.decoder.step_result import StepReport, StepResult
@@ -226,7 +226,7 @@ class Decoder(PromptMixin, GenerationMixin):
         return self._slots.lengths
 
     def add(
-        self, ids: Prompt, past_key_values: Any = None, sampling: SamplingParams = GREEDY, *, attention_mask: Any = None
+        self, ids: Prompt, past_key_values: Any = None, sampling: SlotSampling = GREEDY, *, attention_mask: Any = None
     ) -> int:
         """Add a sequence: prefill its prompt into a free slot, and return the slot.
 
@@ -244,15 +244,15 @@ class Decoder(PromptMixin, GenerationMixin):
             LengthError: the prompt is longer than the capacity.
             PageError: the prompt needs more pages than are free.
             GraphError, ShapeError, DTypeError: the past is not a KV cache, or does not match this model.
-            ArgumentError: ``sampling`` is not a ``SamplingParams``.
+            ArgumentError: ``sampling`` is not a ``SlotSampling``.
         """
-        check_type(sampling, SamplingParams, "Decoder.add", "sampling", "SamplingParams(temperature=0.8)")
+        check_type(sampling, SlotSampling, "Decoder.add", "sampling", "SlotSampling(temperature=0.8)")
         tokens = read_prompt(ids, attention_mask, self.shape.vocabulary, self.padding, past_key_values)
         with self.lock.acquire("Decoder.add"):
             return self._add(tokens, past_key_values, sampling)
 
     @torch.inference_mode()
-    def _add(self, tokens: list[int], past_key_values: Any, sampling: SamplingParams) -> int:
+    def _add(self, tokens: list[int], past_key_values: Any, sampling: SlotSampling) -> int:
         self._slots.check_room(None, 0, len(tokens))
         pairs, own = None, isinstance(past_key_values, SlotCache)
         if isinstance(past_key_values, SlotCache):

@@ -16,7 +16,7 @@ from interlace.models.llama import LlamaShape
 from interlace.nn.decoder.exclusive_lock import ExclusiveLock
 from interlace.nn.decoder.ids import check_stop_ids
 from interlace.nn.decoder.padding import Padding
-from interlace.nn.decoder.sampling import SamplingParams
+from interlace.nn.decoder.sampling import SlotSampling
 from interlace.nn.decoder.slots import advise_capacity
 
 #: ``chunked_prefill_size`` that lets each prompt be read whole when it gets a slot.
@@ -57,7 +57,7 @@ class DecoderProtocol(Protocol):
 
     def count_pages(self, positions: int) -> int: ...
 
-    def _add(self, ids: list[int], past_key_values: None, sampling: SamplingParams) -> int: ...
+    def _add(self, ids: list[int], past_key_values: None, sampling: SlotSampling) -> int: ...
 
     def _abort(self, slot: int) -> None: ...
 
@@ -121,7 +121,7 @@ def start_stream(
     prompts: Sequence[list[int]],
     max_new_tokens: int,
     stop_token_ids: Any,
-    sampling: SamplingParams,
+    sampling: SlotSampling,
     chunked_prefill_size: int | None,
     user: str,
 ) -> TokenStream:
@@ -172,7 +172,7 @@ def generate_tokens(
     prompts: list[list[int]],
     most: int,
     ends: frozenset[int],
-    sampling: SamplingParams,
+    sampling: SlotSampling,
     ahead: bool,
 ) -> Iterator[GeneratedToken]:
     """Yield tokens as they are generated.

@@ -26,7 +26,7 @@ def _check_real(name: str, value: object, least: float, most: float) -> None:
 
 
 @dataclass(frozen=True)
-class SamplingParams:
+class SlotSampling:
     """Sampling parameters of a sequence.
 
     Attributes:
@@ -58,15 +58,15 @@ class SamplingParams:
             )
         if self.top_p is not None:
             _check_real("top_p", self.top_p, 1e-9, 1.0)
-        if self.top_k is not None and check_int(self.top_k, "SamplingParams", "top_k") < 1:
+        if self.top_k is not None and check_int(self.top_k, "SlotSampling", "top_k") < 1:
             raise SamplingError(f"top_k is {safe_repr(self.top_k)}; give 1 or more, or None for all")
         for name in ("seed", "sequence"):
             number = getattr(self, name)
-            if not 0 <= check_int(number, "SamplingParams", name) < _NUMBERS:
+            if not 0 <= check_int(number, "SlotSampling", name) < _NUMBERS:
                 raise SamplingError(f"{name} is {safe_repr(number)}; give a number from 0 to {_NUMBERS - 1}")
 
 
-GREEDY = SamplingParams()
+GREEDY = SlotSampling()
 
 
 class SamplingState:
@@ -88,7 +88,7 @@ class SamplingState:
         }
         self._is_random = [False] * batch
 
-    def set(self, slot: int, sampling: SamplingParams) -> None:
+    def set(self, slot: int, sampling: SlotSampling) -> None:
         """Set the sampling parameters of a slot, without waiting for the device."""
         if not (self._is_random[slot] or sampling.temperature > 0):
             return  # greedy before and after: nothing reads the other parameters

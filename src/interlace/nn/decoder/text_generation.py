@@ -8,7 +8,7 @@ from typing import Any
 from interlace.nn.decoder.generation import DecoderProtocol, TokenStream, start_stream
 from interlace.nn.decoder.ids import Prompts
 from interlace.nn.decoder.padding import read_prompts
-from interlace.nn.decoder.sampling import SamplingParams
+from interlace.nn.decoder.sampling import SlotSampling
 
 
 class GenerationMixin:
@@ -30,7 +30,7 @@ class GenerationMixin:
         """Return the generated ids of a prompt, or a list of ids for each of several prompts; see ``stream``."""
         prompts, single = read_prompts(ids, attention_mask, self.shape.vocabulary, self.padding)
         texts: list[list[int]] = [[] for _ in prompts]
-        sampling, size = SamplingParams(temperature, top_k, top_p, seed), chunked_prefill_size
+        sampling, size = SlotSampling(temperature, top_k, top_p, seed), chunked_prefill_size
         ends = self.stop_token_ids if stop_token_ids is None else stop_token_ids
         for piece in start_stream(self, prompts, max_new_tokens, ends, sampling, size, "Decoder.generate"):
             texts[piece.sequence].append(piece.token)
@@ -62,7 +62,7 @@ class GenerationMixin:
             max_new_tokens: maximum number of new tokens for each prompt.
             attention_mask: 1 for tokens and 0 for pads, in the shape of the ids; pads are removed at any position.
             stop_token_ids: token ids that end a sequence and are not returned; by default the decoder's.
-            temperature, top_k, top_p, seed: see ``SamplingParams``.
+            temperature, top_k, top_p, seed: see ``SlotSampling``.
             chunked_prefill_size: most tokens of prompts that a step reads while other texts go on; -1 to read each
                 prompt whole, during which they wait. By default as ``read_in_chunks`` says, else automatic: chunks
                 where launches run the steps of a GPU, whole prompts elsewhere.
@@ -76,6 +76,6 @@ class GenerationMixin:
             SlotError: sequences added by ``add`` hold slots.
         """
         prompts, _ = read_prompts(ids, attention_mask, self.shape.vocabulary, self.padding)
-        sampling, size = SamplingParams(temperature, top_k, top_p, seed), chunked_prefill_size
+        sampling, size = SlotSampling(temperature, top_k, top_p, seed), chunked_prefill_size
         ends = self.stop_token_ids if stop_token_ids is None else stop_token_ids
         return start_stream(self, prompts, max_new_tokens, ends, sampling, size, "Decoder.stream")
