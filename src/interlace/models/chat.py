@@ -1,4 +1,4 @@
-"""Chat prompts: one user message rendered by the chat template that a model brings.
+"""Chat prompts: messages rendered by the chat template that a model brings.
 
 A template is Jinja text. GGUF files have it under tokenizer.chat_template; folders have it in chat_template.jinja, or
 under chat_template in tokenizer_config.json. Templates see the names that ``transformers`` defines: ``messages``,
@@ -10,7 +10,10 @@ Source: https://huggingface.co/docs/transformers/chat_templating
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from interlace.core.errors import ModelFileError
 from interlace.core.files import check_regular
@@ -32,33 +35,68 @@ _GGUF_TOKEN_NAMES = {
 }
 
 
-def render_chat_prompt(path: Path, file: GGUF | None, message: str) -> str:
-    """Render the prompt of a chat that has one user message and awaits the model's answer.
+@dataclass(frozen=True)
+class ChatTemplate:
+    """Chat template of a model.
 
-    Special tokens appear in the prompt as text, including the BOS token if the template writes it.
+    Attributes:
+        path: file or folder of the model.
+        text: Jinja text.
+        tokens: texts of special tokens by name, such as ``bos_token``.
+    """
+
+    path: Path
+    text: str
+    tokens: Mapping[str, str]
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """Render the prompt of a chat that awaits the model's answer.
+
+        Special tokens appear in the prompt as text, including the BOS token if the template writes it.
+
+        Args:
+            messages: messages with ``role`` and ``content``, of JSON types only.
+            tools: JSON schemas of functions that the model may call.
+
+        Raises:
+            ModelFileError: the template is damaged, raises, or accesses a forbidden attribute; it takes more time,
+                memory or characters than ``Limits``; or the package ``jinja2`` is missing.
+        """
+        # None for absent values: some templates test `is none`, which is false for an undefined name.
+        chat = {"messages": [*messages], "tools": None if tools is None else [*tools], "documents": None}
+        try:
+            return render(self.text, {**self.tokens, **chat, "add_generation_prompt": True})
+        except TemplateError as error:
+            raise ModelFileError(
+                f"the chat template of {str(self.path)!r} fails ({error}); write the prompt in the form that the model "
+                "was trained on, and leave out --chat"
+            ) from None
+
+
+def read_chat_template(path: Path, file: GGUF | None) -> ChatTemplate:
+    """Read the chat template of a model.
 
     Args:
         path: file or folder of the model.
         file: the model's GGUF file, None for a folder; see ``PretrainedModel``.
-        message: the user's message.
 
     Raises:
-        ModelFileError: the model has no chat template; the template is damaged or accesses a forbidden attribute; it
-            takes more time, memory or characters than ``Limits``; or the package ``jinja2`` is missing.
+        ModelFileError: the model has no chat template.
     """
     template, tokens = _read_folder_template(path) if file is None else _read_gguf_template(file)
     if template is None:
         where = f"tokenizer.chat_template in {str(path)!r}" if file is not None else f"chat_template in {CONFIG}"
         raise ModelFileError(f"there is no {where}: this model was not made for chats; leave out --chat")
-    # None for absent values: some templates test `is none`, which is false for an undefined name.
-    chat = {"messages": [{"role": "user", "content": message}], "tools": None, "documents": None}
-    try:
-        return render(template, {**tokens, **chat, "add_generation_prompt": True})
-    except TemplateError as error:
-        raise ModelFileError(
-            f"the chat template of {str(path)!r} fails ({error}); write the prompt in the form that the model was "
-            "trained on, and leave out --chat"
-        ) from None
+    return ChatTemplate(path, template, tokens)
+
+
+def render_chat_prompt(path: Path, file: GGUF | None, message: str) -> str:
+    """Render the prompt of a chat that has one user message; see ``read_chat_template`` and ``ChatTemplate.render``.
+
+    Raises:
+        ModelFileError: the model has no chat template, or rendering it fails.
+    """
+    return read_chat_template(path, file).render([{"role": "user", "content": message}])
 
 
 def _read_gguf_template(file: GGUF) -> tuple[str | None, dict[str, str]]:

@@ -46,32 +46,67 @@ class TextTokenizer:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=not whole).ids
         return ids if self.begin is None or whole else [self.begin, *ids]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids, without special tokens. Raises ModelFileError if the tokenizer fails on them."""
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of ids, by default without special tokens.
+
+        Raises:
+            ModelFileError: the tokenizer fails on the ids.
+        """
         with _convert_failures("the model's tokenizer fails at the text"):
-            text: str = self._tokenizer.decode([*ids], skip_special_tokens=True)
+            text: str = self._tokenizer.decode([*ids], skip_special_tokens=skip_special_tokens)
         return text
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         """Yield the text of ids as they arrive; a character of several tokens is emitted with its last token."""
-        # Keep the ids of the last emitted piece, because the text of an id can depend on those before it. Keep the ids
+        stream = TextStream(self)
+        for id in ids:
+            if piece := stream.push(id):
+                yield piece
+        if piece := stream.finish():
+            yield piece
+
+    def to_json(self) -> str:
+        """Return the tokenizer in the format of tokenizer.json."""
+        text: str = self._tokenizer.to_str()
+        return text
+
+
+class TextStream:
+    """Text of ids that arrive one by one; a character of several tokens is returned with its last token.
+
+    Args:
+        tokenizer: tokenizer of the model.
+        skip_special_tokens: True to leave special tokens out of the text.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, skip_special_tokens: bool = True) -> None:
+        self._tokenizer, self._skips = tokenizer, skip_special_tokens
+        # Keep the ids of the last returned piece, because the text of an id can depend on those before it. Keep the ids
         # after them until their characters are complete: one incomplete character can hide all others of its run of
         # bytes.
-        last: list[int] = []
-        more: list[int] = []
+        self._last: list[int] = []
+        self._more: list[int] = []
+        self._last_text = ""
 
-        def text() -> str:
-            given, whole = self.decode(last), self.decode(last + more)
-            return whole[len(given) :] if whole.startswith(given) else self.decode(more)
+    def push(self, id: int) -> str:
+        """Return the text that an id completes, empty if there is none. Raises ModelFileError as ``decode`` does."""
+        self._more.append(id)
+        piece = self._decode_more()
+        if not piece or piece.endswith("\ufffd"):
+            return ""
+        self._last, self._more = self._more, []
+        self._last_text = self._tokenizer.decode(self._last, self._skips)
+        return piece
 
-        for id in ids:
-            more.append(id)
-            piece = text()
-            if piece and not piece.endswith("\ufffd"):
-                yield piece
-                last, more = more, []
-        if piece := text():
-            yield piece
+    def finish(self) -> str:
+        """Return the text of the remaining ids, with replacement characters for incomplete ones."""
+        piece, self._more = self._decode_more(), []
+        return piece
+
+    def _decode_more(self) -> str:
+        decode, skips = self._tokenizer.decode, self._skips
+        text = decode(self._last + self._more, skips)
+        return text[len(self._last_text) :] if text.startswith(self._last_text) else decode(self._more, skips)
 
 
 def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
