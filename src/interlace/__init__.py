@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from interlace import studio as studio
     from interlace.api import *  # noqa: F403
     from interlace.api import __all__ as __all__
+    from interlace.engine import LLM as LLM
+    from interlace.engine import SamplingParams as SamplingParams
 
 __version__ = VERSION
 
-_WITH_EXTRAS = ("nn", "studio")
+_WITH_EXTRAS = ("engine", "nn", "studio")
+#: Names whose module is imported when they are asked for, because it needs PyTorch.
+_LAZY = {"LLM": "engine", "SamplingParams": "engine"}
 
 if not TYPE_CHECKING:
 
@@ -31,6 +35,8 @@ if not TYPE_CHECKING:
         Not before, so that the command line, which needs few of them, is there at once and answers Ctrl-C, and because
         what ``nn`` and ``studio`` need takes seconds, or is absent.
         """
+        if name in _LAZY:
+            return getattr(__getattr__(_LAZY[name]), name)
         if not name.startswith("__") and find_spec(f"{__name__}.{name}") is not None:
             try:
                 return import_module(f"{__name__}.{name}")
@@ -50,4 +56,4 @@ if not TYPE_CHECKING:
 
     def __dir__() -> list[str]:
         api = import_module(f"{__name__}.api")
-        return sorted({*globals(), *api.__all__, *_WITH_EXTRAS})
+        return sorted({*globals(), *api.__all__, *_WITH_EXTRAS, *_LAZY})

@@ -63,7 +63,8 @@
     │   │   └── BusyError           another call or stream is under way
     │   ├── PageError           too few free pages of a cache
     │   ├── LengthError         a sequence longer than the cache
-    │   └── SamplingError       a way to draw tokens that means nothing
+    │   ├── SamplingError       a way to draw tokens that means nothing
+    │   └── RequestError        a request that an engine cannot take
     ├── StudioError         a game, a link or a file of the studio that makes no sense, or too large a one
     ├── RoutingError        a routing table with an expert that there is not
     ├── StoreError          a tuned setting could not be kept
@@ -317,6 +318,18 @@ class LengthError(DecodeError):
 
 class SamplingError(DecodeError):
     """A sampling parameter (temperature, count or share) is invalid."""
+
+
+class RequestError(DecodeError):
+    """A request to an engine has an invalid or unsupported parameter.
+
+    Attributes:
+        param: name of the parameter.
+    """
+
+    def __init__(self, message: str, *, param: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class StudioError(InterlaceError):

@@ -33,7 +33,7 @@ from interlace.nn.decoder.pages import PageAllocator, PagedKVCache
 from interlace.nn.decoder.past_key_values import count_positions, extract_pairs, fill_slot
 from interlace.nn.decoder.prompt_queue import PromptQueue
 from interlace.nn.decoder.prompts import PromptMixin
-from interlace.nn.decoder.sampling import GREEDY, SlotSampling, SamplingState
+from interlace.nn.decoder.sampling import GREEDY, SamplingState, SlotSampling
 from interlace.nn.decoder.slot_cache import SlotCache
 from interlace.nn.decoder.slots import Slots
 from interlace.nn.decoder.step_result import StepReport, StepResult

@@ -1,0 +1,318 @@
+"""Engine: requests with texts in and out, on the slots of a decoder, with continuous batching.
+
+A step is enqueued before the tokens of the step before it have reached the host, so that the device never waits:
+
+    host      enqueue step 1   enqueue step 2, read tokens of 1   enqueue step 3, read tokens of 2
+    device                     step 1                             step 2
+
+A text that ends with token 1 is therefore known to have ended when step 2 is enqueued already. That step's token of it
+is dropped, and its slot and blocks are free for step 3: later work on the same stream overwrites what step 2 wrote.
+Texts that end by their number of tokens take no such extra step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from interlace.core.arguments import check_type, format_value, safe_repr
+from interlace.core.errors import LengthError, ModelFileError, PromptError, RequestError
+from interlace.engine.outputs import CompletionOutput, EngineStats, RequestOutput
+from interlace.engine.params import SamplingParams
+from interlace.engine.request import EngineRequest, EngineSequence
+from interlace.engine.scheduler import Scheduler
+from interlace.engine.text import SequenceText
+from interlace.models.chat import ChatTemplate, read_chat_template
+from interlace.models.pretrained import load_model
+from interlace.models.tokenizer import TextStream, TextTokenizer, open_tokenizer
+from interlace.nn.decoder.decoder import Decoder
+from interlace.nn.decoder.files import Progress, select_device
+from interlace.nn.decoder.ids import check_vocabulary, to_id_list
+from interlace.nn.decoder.session import DecoderSession, TokenCopy
+
+_GPU_SEQS, _CPU_SEQS = 64, 8  # default number of slots
+_SEEDS = 1 << 31
+
+
+class _Flight(NamedTuple):
+    """Tokens on their way to the host: the sequences that get one, by slot, and the copy."""
+
+    rows: list[tuple[int, EngineSequence]]
+    copy: TokenCopy
+
+
+class Engine:
+    """Requests on a decoder. All methods are called from one thread.
+
+    Args:
+        decoder: decoder without sequences, which the engine keeps to itself until ``close``.
+        tokenizer: tokenizer of the model; without one, prompts are token ids and texts are empty.
+        model_name: name of the model.
+        chat_template: template of chats, None if the model has none.
+        max_num_batched_tokens: most prompt tokens that a step reads while other sequences decode.
+        runs_ahead: True to enqueue a step before the tokens of the last one are on the host; by default on a GPU.
+
+    Attributes:
+        max_num_seqs: number of sequences that run at once.
+        max_model_len: most tokens of a prompt and its text.
+
+    Raises:
+        BusyError, SlotError: the decoder is in use.
+        ArgumentError: ``max_num_batched_tokens`` is not a positive number.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        tokenizer: TextTokenizer | None = None,
+        *,
+        model_name: str = "model",
+        chat_template: ChatTemplate | None = None,
+        max_num_batched_tokens: int = 512,
+        runs_ahead: bool | None = None,
+    ) -> None:
+        check_type(decoder, Decoder, "Engine", "decoder", "Engine.from_pretrained('FOLDER_OR_GGUF')")
+        self.decoder, self.tokenizer, self.model_name = decoder, tokenizer, model_name
+        self.max_num_seqs, self.max_model_len = decoder.batch, decoder.max_seq_len
+        self._template = chat_template
+        self._session = DecoderSession(decoder, max_num_batched_tokens)
+        self._scheduler = Scheduler(self._session)
+        self._requests: dict[str, EngineRequest] = {}
+        self._runs_ahead = decoder.device.type != "cpu" if runs_ahead is None else runs_ahead
+        self._flights: list[_Flight] = []
+        self._copies = [TokenCopy(decoder.batch, decoder.device) for _ in range(2)]
+        self._news: dict[str, RequestOutput] = {}
+        self._seeds = np.random.default_rng()
+        self._prompt_tokens = self._generation_tokens = 0
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        max_num_seqs: int | None = None,
+        max_model_len: int | None = None,
+        num_blocks: int | None = None,
+        max_num_batched_tokens: int = 512,
+        device: str | torch.device | None = None,
+        progress: Progress = iter,
+    ) -> Engine:
+        """Load a GGUF file, or a folder with config.json, tokenizer.json and safetensors files.
+
+        Args:
+            max_num_seqs: number of sequences that run at once; by default 64 on a GPU and 8 on a CPU.
+            max_model_len: most tokens of a prompt and its text; by default the model's maximum, at most 4096.
+            num_blocks: number of 64-token blocks of KV cache that all sequences share; by default each sequence has
+                memory for ``max_model_len``.
+            max_num_batched_tokens: see ``Engine``.
+            device: device of the model; by default the current GPU, if there is one.
+            progress: iterator over the names of the weights, which may display the progress.
+
+        Raises:
+            ModelFileError: the model or its tokenizer is missing or damaged.
+            UnsupportedModelError: the model is not of the Llama family.
+            ArgumentError, NoDeviceError, DecodeError: see ``Decoder.from_pretrained``.
+        """
+        check_type(model, (str, Path), "Engine.from_pretrained", "model", "'FOLDER_OR_GGUF'")
+        trained = load_model(model)
+        tokenizer = open_tokenizer(trained.path, trained.gguf)
+        where = select_device(device)
+        seqs = (_CPU_SEQS if where.type == "cpu" else _GPU_SEQS) if max_num_seqs is None else max_num_seqs
+        decoder = Decoder.from_pretrained(
+            trained, batch=seqs, max_seq_len=max_model_len, num_blocks=num_blocks, device=where, progress=progress
+        )
+        try:
+            template = read_chat_template(trained.path, trained.gguf)
+        except ModelFileError:
+            template = None  # not made for chats
+        return cls(
+            decoder,
+            tokenizer,
+            model_name=trained.path.name,
+            chat_template=template,
+            max_num_batched_tokens=max_num_batched_tokens,
+        )
+
+    def close(self) -> None:
+        """Abort all requests, and release the decoder."""
+        for request_id in [*self._requests]:
+            self.abort(request_id)
+        self._session.close()
+
+    @property
+    def has_unfinished(self) -> bool:
+        """True if ``step`` has anything left to do or to return."""
+        return bool(self._requests or self._flights or self._news)
+
+    def stats(self) -> EngineStats:
+        """Return the counters of the engine."""
+        running = len(self._scheduler.running)
+        return EngineStats(
+            num_running=running,
+            num_waiting=len(self._scheduler.waiting),
+            block_usage=running / self.max_num_seqs,
+            prompt_tokens_total=self._prompt_tokens,
+            generation_tokens_total=self._generation_tokens,
+        )
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
+        """Return the token ids of a chat that awaits the model's answer.
+
+        Takes some 50 ms, most of them in another process, so that a server calls it from another thread.
+
+        Args:
+            messages: messages with ``role`` and ``content``, of JSON types only.
+            tools: JSON schemas of functions that the model may call.
+
+        Raises:
+            RequestError: the model has no tokenizer or no chat template, or there are no messages.
+            ModelFileError: the template fails.
+        """
+        if self._template is None or self.tokenizer is None:
+            raise RequestError(f"{self.model_name!r} has no chat template; send a prompt instead", param="messages")
+        is_list = isinstance(messages, Sequence) and not isinstance(messages, str)
+        if not is_list or not messages or not all(isinstance(message, Mapping) for message in messages):
+            value = format_value(messages)
+            raise RequestError(
+                f"messages are {value}; give a list such as [{{'role': 'user', 'content': 'Hi'}}]", param="messages"
+            )
+        return self.tokenizer.encode(self._template.render(messages, tools), whole=True)
+
+    def add_request(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams) -> None:
+        """Add a request; later steps generate its texts.
+
+        Args:
+            request_id: id that no unfinished request has.
+            prompt: text, or token ids.
+            params: sampling parameters.
+
+        Raises:
+            RequestError: the id is in use, or the engine does not support a parameter.
+            PromptError: the prompt is empty, or has ids out of the vocabulary.
+            LengthError: the prompt leaves no room for a token.
+            ArgumentError: ``params`` is no ``SamplingParams``.
+        """
+        request = self._make_request(request_id, prompt, params)
+        self._requests[request_id] = request
+        self._scheduler.waiting.extend(request.sequences)
+        self._prompt_tokens += len(request.prompt)
+
+    def abort(self, request_id: str) -> None:
+        """End a request; the next step returns its outputs with finish reason ``abort``. Unknown ids are ignored."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        for sequence in request.sequences:
+            if not sequence.is_finished:
+                output = CompletionOutput(sequence.index)
+                sequence.finish(output, "abort")
+                self._report(sequence, output)
+
+    @torch.inference_mode()
+    def step(self) -> list[RequestOutput]:
+        """Enqueue a step, and return what is new of each request since the last call.
+
+        Raises:
+            HangError: the watchdog ended a wait of an earlier step.
+            LaunchEndedError: an earlier step ended itself, and with it the CUDA context.
+        """
+        self._scheduler.admit()
+        rows = self._enqueue_step()
+        self._collect()
+        if rows:
+            copy = self._copies.pop()
+            copy.enqueue(self.decoder.next)
+            self._flights.append(_Flight(rows, copy))
+            self._end_by_length(rows)
+        if not self._runs_ahead:
+            self._collect()
+        news, self._news = [*self._news.values()], {}
+        return news
+
+    def _enqueue_step(self) -> list[tuple[int, EngineSequence]]:
+        """Enqueue a step, and return the sequences that it makes a token for, by slot."""
+        running = self._scheduler.running
+        if not running:
+            return []
+        self._session.step()
+        unread = self.decoder.unread
+        return [(slot, sequence) for slot, sequence in running.items() if slot not in unread]
+
+    def _end_by_length(self, rows: list[tuple[int, EngineSequence]]) -> None:
+        """Free the slots of the sequences whose last token is enqueued."""
+        for _, sequence in rows:
+            sequence.num_enqueued += 1
+            if sequence.num_enqueued >= sequence.request.max_tokens and sequence.slot is not None:
+                self._scheduler.release(sequence)
+
+    def _collect(self) -> None:
+        """Wait for the tokens that are on their way to the host, and give them to their sequences."""
+        for flight in self._flights:
+            tokens = flight.copy.read()
+            for slot, sequence in flight.rows:
+                if not sequence.is_finished:
+                    self._generation_tokens += 1
+                    self._report(sequence, sequence.append(tokens[slot]))
+            self._copies.append(flight.copy)
+        self._flights.clear()
+
+    def _report(self, sequence: EngineSequence, output: CompletionOutput) -> None:
+        """Add what is new of a sequence to the news; a sequence that has ended frees its slot."""
+        request = sequence.request
+        news = self._news.get(request.request_id)
+        if news is None:
+            news = RequestOutput(request.request_id, request.prompt, request.num_cached_tokens)
+            self._news[request.request_id] = news
+        news.outputs.append(output)
+        if sequence.is_finished:
+            self._scheduler.release(sequence)
+            if request.is_finished:
+                news.finished = True
+                del self._requests[request.request_id]
+
+    def _make_request(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams) -> EngineRequest:
+        check_type(params, SamplingParams, "Engine.add_request", "params", "SamplingParams(max_tokens=64)")
+        if not isinstance(request_id, str):
+            raise RequestError(f"request_id is {format_value(request_id)}; give a string", param="request_id")
+        if request_id in self._requests:
+            raise RequestError(f"request_id {request_id!r} is in use; give another", param="request_id")
+        tokens = self._encode(prompt)
+        room = self.max_model_len - len(tokens)
+        if room < 1:
+            raise LengthError(
+                f"the prompt has {len(tokens)} tokens, and max_model_len is {self.max_model_len}; give at most "
+                f"{self.max_model_len - 1}"
+            )
+        max_tokens = room if params.max_tokens is None else min(room, params.max_tokens)
+        blocks = self.decoder.count_pages(len(tokens) + max_tokens - 1)
+        if blocks > self.decoder.num_blocks:
+            raise LengthError(
+                f"the prompt has {len(tokens)} tokens, and with {max_tokens} new ones it takes {blocks} blocks of "
+                f"{self.decoder.num_blocks}; shorten either, or give the engine more blocks"
+            )
+        if params.stop_strings and self.tokenizer is None:
+            raise RequestError("stop needs a tokenizer, and the engine has none; use stop_token_ids", param="stop")
+        ends = frozenset(() if params.ignore_eos else self.decoder.stop_token_ids) | {*(params.stop_token_ids or ())}
+        request = EngineRequest(request_id, tokens, params, ends, max_tokens)
+        seed = int(self._seeds.integers(_SEEDS)) if params.seed is None else params.seed % _SEEDS
+        for index in range(params.n):
+            stream = None if self.tokenizer is None else TextStream(self.tokenizer, params.skip_special_tokens)
+            text = SequenceText(stream, params.stop_strings, params.include_stop_str_in_output)
+            request.sequences.append(EngineSequence(request, index, text, seed, list(tokens)))
+        return request
+
+    def _encode(self, prompt: str | Sequence[int]) -> list[int]:
+        """Return the token ids of a prompt; raise PromptError if it is none."""
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise PromptError(f"the prompt is {safe_repr(prompt[:40])}, and the engine has no tokenizer; give ids")
+            prompt = self.tokenizer.encode(prompt)
+        tokens = to_id_list(prompt)
+        check_vocabulary(tokens, self.decoder.shape.vocabulary)
+        return tokens

@@ -1,0 +1,84 @@
+"""Exclusive use of a decoder by an engine, which has checked tokens and lengths itself."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import torch
+
+from interlace.core.errors import SlotError
+from interlace.nn.decoder.decoder import Decoder
+from interlace.nn.decoder.sampling import SlotSampling
+
+
+class DecoderSession:
+    """Methods of a decoder without checks of token ids. Until ``close``, all other users get a BusyError.
+
+    Args:
+        decoder: decoder without sequences.
+        chunk: most prompt tokens that a step reads.
+
+    Raises:
+        BusyError: another call or stream is in progress.
+        SlotError: the decoder has sequences.
+        ArgumentError: the chunk is not a positive number.
+    """
+
+    def __init__(self, decoder: Decoder, chunk: int) -> None:
+        self.decoder = decoder
+        if decoder.active_slots:
+            raise SlotError(f"other sequences hold slots {[*decoder.active_slots]}; abort them before an engine starts")
+        decoder.read_in_chunks(chunk)
+        self._lock = ExitStack()
+        self._lock.enter_context(decoder.lock.acquire("an engine"))
+
+    def close(self) -> None:
+        """Release the decoder; sequences keep their slots."""
+        self._lock.close()
+
+    def add(self, tokens: list[int], sampling: SlotSampling) -> int:
+        """Claim a slot for a sequence whose tokens later steps read, and return the slot.
+
+        Raises:
+            SlotError, LengthError, PageError: see ``Decoder.add``.
+        """
+        return self.decoder._add(tokens, None, sampling)
+
+    def abort(self, slot: int) -> None:
+        """Free a slot."""
+        self.decoder._abort(slot)
+
+    def step(self) -> None:
+        """Enqueue a step of all sequences: chunks of prompts, and a token of each sequence that is read.
+
+        Raises:
+            LengthError, PageError: see ``Decoder.step``.
+        """
+        self.decoder._step()
+
+
+class TokenCopy:
+    """Copy of a decoder's ``next`` to the host, which does not wait for work that is enqueued after it.
+
+    Args:
+        batch: number of slots.
+        device: device of the decoder.
+    """
+
+    def __init__(self, batch: int, device: torch.device) -> None:
+        is_gpu = device.type == "cuda"
+        self._host = torch.zeros(batch, dtype=torch.int32, pin_memory=is_gpu)
+        self._copied = torch.cuda.Event() if is_gpu else None  # type: ignore[no-untyped-call]
+
+    def enqueue(self, tokens: torch.Tensor) -> None:
+        """Enqueue the copy on the current stream."""
+        self._host.copy_(tokens, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+    def read(self) -> list[int]:
+        """Wait for the copy, and return the tokens by slot."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        tokens: list[int] = self._host.tolist()
+        return tokens
