@@ -29,10 +29,11 @@ import interlace.cli
 
 loaded = BLOCKED & {name.partition(".")[0] for name in sys.modules}
 assert "torch" not in sys.modules, "torch was imported"
-assert {"nn", "studio"} <= {*dir(interlace)}
+assert {"LLM", "SamplingParams", "engine", "nn", "studio"} <= {*dir(interlace)}
 assert "interlace.studio" not in sys.modules
 assert interlace.studio.show.__module__ == "interlace.studio"
 assert not hasattr(interlace, "nn")
+assert not hasattr(interlace, "LLM")
 try:
     interlace.nn
 except AttributeError as error:

@@ -28,7 +28,7 @@ from interlace.engine.scheduler import Scheduler
 from interlace.engine.text import SequenceText
 from interlace.models.chat import ChatTemplate, read_chat_template
 from interlace.models.pretrained import load_model
-from interlace.models.tokenizer import TextStream, TextTokenizer, open_tokenizer
+from interlace.models.tokenizer import IncrementalDecoder, TextTokenizer, open_tokenizer
 from interlace.nn.decoder.decoder import Decoder
 from interlace.nn.decoder.files import Progress, select_device
 from interlace.nn.decoder.ids import check_vocabulary, to_id_list
@@ -302,7 +302,7 @@ class Engine:
         request = EngineRequest(request_id, tokens, params, ends, max_tokens)
         seed = int(self._seeds.integers(_SEEDS)) if params.seed is None else params.seed % _SEEDS
         for index in range(params.n):
-            stream = None if self.tokenizer is None else TextStream(self.tokenizer, params.skip_special_tokens)
+            stream = None if self.tokenizer is None else IncrementalDecoder(self.tokenizer, params.skip_special_tokens)
             text = SequenceText(stream, params.stop_strings, params.include_stop_str_in_output)
             request.sequences.append(EngineSequence(request, index, text, seed, list(tokens)))
         return request

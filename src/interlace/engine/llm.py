@@ -53,7 +53,7 @@ class LLM:
             RequestError, PromptError, LengthError, ArgumentError: see ``Engine.add_request``; nothing is generated.
         """
         each = _split_prompts(prompts)
-        own = [params or SamplingParams()] * len(each) if not isinstance(params, (list, tuple)) else [*params]
+        own = [*params] if isinstance(params, Sequence) else [params or SamplingParams()] * len(each)
         if len(own) != len(each):
             raise RequestError(f"{len(own)} params and {len(each)} prompts; give as many", param="params")
         ids: list[str] = []
@@ -96,13 +96,12 @@ class LLM:
         """
         request_id = f"llm-{next(self._ids)}"
         self.engine.add_request(request_id, prompt, params or SamplingParams())
-        return self._stream(request_id)
-
-    def _stream(self, request_id: str) -> Iterator[CompletionOutput]:
         try:
-            while self.engine.has_unfinished:
+            is_finished = False
+            while not is_finished:
                 for news in self.engine.step():
                     if news.request_id == request_id:
+                        is_finished = news.finished
                         yield from news.outputs
         finally:
             self._drop([request_id])

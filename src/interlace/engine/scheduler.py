@@ -1,4 +1,4 @@
-"""Which sequences hold slots: first come, first served, as slots and blocks become free."""
+"""Slots for waiting sequences: first come, first served, as slots and blocks become free."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ With the stop string "\nUser:", text that may begin it is held back until the ne
 
 from __future__ import annotations
 
-from interlace.models.tokenizer import TextStream
+from interlace.models.tokenizer import IncrementalDecoder
 
 
 class StopStringMatcher:
@@ -51,7 +51,7 @@ class SequenceText:
         stops, keeps_stop: see ``StopStringMatcher``.
     """
 
-    def __init__(self, stream: TextStream | None, stops: tuple[str, ...], keeps_stop: bool) -> None:
+    def __init__(self, stream: IncrementalDecoder | None, stops: tuple[str, ...], keeps_stop: bool) -> None:
         self._stream = stream
         self._matcher = StopStringMatcher(stops, keeps_stop) if stops else None
 

@@ -58,7 +58,7 @@ class TextTokenizer:
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         """Yield the text of ids as they arrive; a character of several tokens is emitted with its last token."""
-        stream = TextStream(self)
+        stream = IncrementalDecoder(self)
         for id in ids:
             if piece := stream.push(id):
                 yield piece
@@ -71,7 +71,7 @@ class TextTokenizer:
         return text
 
 
-class TextStream:
+class IncrementalDecoder:
     """Text of ids that arrive one by one; a character of several tokens is returned with its last token.
 
     Args:

@@ -1,0 +1,165 @@
+"""Texts of an engine and of ``LLM``: whole characters, stop strings, chats, and the models that are refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+import interlace as il  # noqa: E402
+from interlace.core.errors import PromptError, RequestError, UnsupportedModelError  # noqa: E402
+from interlace.engine.text import SequenceText, StopStringMatcher  # noqa: E402
+from interlace.models.pretrained import load_model  # noqa: E402
+from interlace.models.tokenizer import IncrementalDecoder, TextTokenizer, open_tokenizer  # noqa: E402
+
+from .engines import SMALL, collect, find_end, join_text, join_tokens, write_model  # noqa: E402
+from .model_files import config  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "small.gguf")
+
+
+@pytest.fixture(scope="module")
+def llm(path: Path) -> il.LLM:
+    return il.LLM(path, max_num_seqs=3, max_model_len=64, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(path: Path) -> TextTokenizer:
+    return open_tokenizer(path, load_model(path).gguf)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stop_strings_are_found_however_the_text_is_cut(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(200):
+        text = "".join(draw.choices("ab", k=draw.randint(0, 12)))
+        stops = tuple("".join(draw.choices("ab", k=draw.randint(1, 4))) for _ in range(draw.randint(1, 3)))
+        keeps = draw.random() < 0.5
+        matcher, given, found = StopStringMatcher(stops, keeps), "", None
+        pieces = []
+        while text[len("".join(pieces)) :] and found is None:
+            at = len("".join(pieces))
+            pieces.append(text[at : at + draw.randint(1, 3)])
+            new, found = matcher.push(pieces[-1])
+            given += new
+            seen = "".join(pieces)
+            if found is None:
+                held = seen[len(given) :]
+                assert not held or any(stop.startswith(held) and stop != held for stop in stops)
+        seen = "".join(pieces)
+        first = min(((seen.find(stop), stop) for stop in stops if stop in seen), default=None)
+        if found is None:
+            assert first is None
+            assert given + matcher.finish() == text
+        else:
+            assert first is not None
+            assert given == seen[: first[0]] + first[1] * keeps
+            assert found in (stop for stop in stops if seen.startswith(stop, first[0]))
+
+
+def test_a_text_has_whole_characters_only(tokenizer: TextTokenizer) -> None:
+    ids = tokenizer.encode("é é!")
+    stream = IncrementalDecoder(tokenizer)
+    pieces = [stream.push(id) for id in [*ids, ids[0]]]
+    assert "".join(pieces) == "é é!"
+    assert "" in pieces, "é is two tokens"
+    assert stream.finish() == "\ufffd", "half a character"
+    text = SequenceText(IncrementalDecoder(tokenizer), ("!",), False)
+    found = [text.push(id, True) for id in ids]
+    assert ("".join(piece for piece, _ in found), found[-1][1]) == ("é é", "!")
+
+
+def test_generate_takes_texts_and_ids_and_gives_texts(llm: il.LLM, tokenizer: TextTokenizer) -> None:
+    params = il.SamplingParams(temperature=0, max_tokens=9)
+    prompts = ["hello w", "abc"]
+    results = llm.generate(prompts, params)
+    assert [result.prompt_token_ids for result in results] == [tokenizer.encode(prompt) for prompt in prompts]
+    for result in results:
+        (output,) = result.outputs
+        ids = output.token_ids[:-1] if output.finish_reason == "stop" else output.token_ids
+        assert (output.text, result.finished) == (tokenizer.decode(ids), True)
+        (alone,) = llm.generate(result.prompt_token_ids, params)
+        assert alone.outputs == [output]
+        assert "".join(part.text for part in llm.stream(result.prompt_token_ids, params)) == output.text
+    each = llm.generate(prompts, [params, il.SamplingParams(temperature=0, max_tokens=2)])
+    assert [len(result.outputs[0].token_ids) for result in each] == [len(results[0].outputs[0].token_ids), 2]
+    assert llm.generate([]) == []
+    with pytest.raises(RequestError, match="1 params and 2 prompts; give as many"):
+        llm.generate(prompts, [params])
+    with pytest.raises(PromptError):
+        llm.generate(["a", [99]], params)
+    news = collect(llm.engine)
+    assert [find_end(each)[0] for each in news.values()] == ["abort"], "nothing of a call that fails goes on"
+
+
+def test_stop_strings_end_a_text_and_are_not_part_of_it(llm: il.LLM) -> None:
+    whole = llm.generate("hello", il.SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))[0].outputs[0].text
+    stop = whole[4:7]
+    at = whole.find(stop)
+    for keeps in (False, True):
+        params = il.SamplingParams(
+            temperature=0, max_tokens=20, stop=["zzzz", stop], include_stop_str_in_output=keeps, ignore_eos=True
+        )
+        output = llm.generate("hello", params)[0].outputs[0]
+        assert (output.text, output.finish_reason, output.stop_reason) == (
+            whole[:at] + stop * keeps,
+            "stop",
+            stop,
+        )
+    params = il.SamplingParams(temperature=0, max_tokens=20, min_tokens=20, stop=stop, ignore_eos=True)
+    output = llm.generate("hello", params)[0].outputs[0]
+    assert (output.text, output.finish_reason) == (whole, "length")
+
+
+def test_a_stream_that_is_closed_ends_its_text(llm: il.LLM) -> None:
+    stream = llm.stream("hello", il.SamplingParams(temperature=0, max_tokens=40, ignore_eos=True))
+    assert next(stream).token_ids
+    stream.close()
+    collect(llm.engine)
+    stats = llm.engine.stats()
+    assert (stats.num_running, stats.num_waiting) == (0, 0)
+
+
+def test_a_chat_is_rendered_by_the_models_template(llm: il.LLM) -> None:
+    pytest.importorskip("jinja2")
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "a"}]
+    result = llm.chat(messages, il.SamplingParams(temperature=0, max_tokens=3))
+    assert result.prompt_token_ids == llm.engine.tokenizer.encode("<|start|>hello<|end|><|start|>a<|end|>", whole=True)
+    for wrong in ([], "hello", [1]):
+        with pytest.raises(RequestError, match=r"messages are .*; give a list such as") as caught:
+            llm.chat(wrong)  # type: ignore[arg-type]
+        assert caught.value.param == "messages"
+
+
+def test_a_model_without_a_chat_template_takes_prompts_only(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "plain.gguf", **{"tokenizer.chat_template": 1})
+    llm = il.LLM(path, max_model_len=16, device="cpu")
+    with pytest.raises(RequestError, match=r"'plain.gguf' has no chat template; send a prompt instead"):
+        llm.chat([{"role": "user", "content": "hello"}])
+
+
+def test_a_model_of_another_family_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**config(SMALL), "model_type": "gemma9"}))
+    with pytest.raises(UnsupportedModelError, match="gemma9") as caught:
+        il.LLM(tmp_path)
+    assert "llama" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_news_of_all_requests_add_up_to_their_texts(llm: il.LLM) -> None:
+    params = il.SamplingParams(max_tokens=12, seed=3, n=2, ignore_eos=True)
+    whole = llm.generate("hello w", params)[0]
+    llm.engine.add_request("a", "hello w", params)
+    news = collect(llm.engine)["a"]
+    for output in whole.outputs:
+        assert join_text(news, output.index) == output.text
+        assert join_tokens(news, output.index) == output.token_ids
+        assert find_end(news, output.index) == (output.finish_reason, output.stop_reason)
