@@ -31,6 +31,7 @@ from interlace.kernels.sample import compute_gumbel_noise, find_cutoff  # noqa: 
 from interlace.models.weights import list_weights  # noqa: E402
 from interlace.nn import Decoder, SlotSampling  # noqa: E402
 from interlace.nn.decoder.generation import generate_tokens  # noqa: E402
+from interlace.nn.decoder.mirror import MirroredTensors  # noqa: E402
 from interlace.nn.decoder.sampling import SamplingState, sample_tokens  # noqa: E402
 from interlace.nn.decoder.weights import build_rope_table  # noqa: E402
 
@@ -341,7 +342,7 @@ def test_sequences_in_pages_decode_as_in_memory_of_their_own(model: ToyForCausal
     assert ours.lengths == plain.lengths == (66, 9, 0)
     torch.testing.assert_close(ours.logits[:2], plain.logits[:2], rtol=1e-9, atol=1e-9)
     assert ours.cache.k[0].shape == (4, 2, 64, 16)
-    assert ours._pages.table.tolist() == [[0, 2], [1, -1], [-1, -1]]
+    assert ours._pages.table.tolist() == [[0, 3], [2, -1], [-1, -1]], "page 1 was released last"
     for layer in range(2):
         keys, values = ours.cache.read(layer, 0, 66)
         torch.testing.assert_close(keys[0], plain.cache.k[layer][0, :, :66])
@@ -405,6 +406,7 @@ def test_a_prompt_that_cannot_be_read_leaves_its_pages(model: ToyForCausalLM, mo
     with pytest.raises(torch.OutOfMemoryError):
         decoder.add([1] * 65)
     assert (decoder.active_slots, decoder._pages.num_free) == ((), 4)
+    decoder._slots.upload()
     assert decoder._pages.table.tolist() == [[-1, -1]] * 3
 
 
@@ -530,10 +532,12 @@ def test_what_pytorch_does_by_default_changes_no_text(model: ToyForCausalLM) -> 
 def test_draws_in_pytorch_are_those_of_the_op() -> None:
     columns, given = 300, sampling_inputs(300)
     x = torch.from_numpy(given["x"])
-    ways = SamplingState(len(x), x.device)
+    mirror = MirroredTensors(SamplingState.list_fields(len(x)), x.device)
+    ways = SamplingState(mirror)
     for slot, (temperature, top_k, top_p) in enumerate(WAYS):
         seed, sequence = given["key"][slot].tolist()
         ways.set(slot, SlotSampling(temperature, top_k or None, top_p, seed, sequence))
+    mirror.upload()
     for n in range(20):
         position = torch.from_numpy(given["position"] + n)
         found = sample_tokens(x, position, ways.tensors).tolist()

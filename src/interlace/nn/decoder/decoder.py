@@ -28,6 +28,7 @@ from interlace.nn.decoder.files import Progress, load_weights, select_device
 from interlace.nn.decoder.ids import Prompt, check_stop_ids, make_step_ids
 from interlace.nn.decoder.launch import StepLaunch, describe_launch
 from interlace.nn.decoder.library import LibraryReader
+from interlace.nn.decoder.mirror import MirroredTensors
 from interlace.nn.decoder.padding import Padding, read_prompt
 from interlace.nn.decoder.pages import PageAllocator, PagedKVCache
 from interlace.nn.decoder.past_key_values import count_positions, extract_pairs, fill_slot
@@ -82,15 +83,18 @@ class Decoder(PromptMixin, GenerationMixin):
         check_memory("caches", count_cache_bytes(shape, positions, self.dtype) + slots, self.device)
         self._rope = rope.to(self.device, torch.float32).contiguous()
         self.num_blocks = num_blocks or 0
-        self._pages = None if num_blocks is None else PageAllocator(num_blocks, batch, self.max_seq_len, self.device)
+        fields = {**Slots.list_fields(batch), **SamplingState.list_fields(batch)}
+        fields |= {} if num_blocks is None else PageAllocator.list_fields(batch, self.max_seq_len)
+        mirror = MirroredTensors(fields, self.device)
+        self._pages = None if num_blocks is None else PageAllocator(num_blocks, mirror)
         if self._pages is None:
             self.cache = KVCache.make(shape, batch, self.max_seq_len, self.dtype, self.device)
         else:
             self.cache = PagedKVCache.allocate(shape, self._pages, self.dtype)
         self.logits = torch.zeros(batch, shape.vocabulary, dtype=self.dtype, device=self.device)
         self.next, self._tokens = (torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(2))
-        self._slots = Slots(batch, self.max_seq_len, self._pages, self.device, window)
-        self._sampling = SamplingState(batch, self.device)
+        self._slots = Slots(self.max_seq_len, mirror, self._pages, window)
+        self._sampling = SamplingState(mirror)
         self._library = LibraryReader(shape, self._weights, self._rope, self.cache, self.logits, self.next)
         self._prompts = PromptQueue()
         self._launch = self._build_launch()
@@ -337,13 +341,11 @@ class Decoder(PromptMixin, GenerationMixin):
         taken, lengths = self._slots.stepped_slots, self._slots.lengths
         if not taken and not self._prompts.unread:
             self._slots.get_length(0)  # raises
-        for slot in taken:
-            self._slots.check_room(slot, lengths[slot], 1)
         if not taken:
             tokens = None  # only prompts are read
         if tokens is not None:
             tokens = make_step_ids(tokens, taken, self.batch, self.shape.vocabulary, self.device)
-        self._slots.grow({slot: lengths[slot] + 1 for slot in taken})
+        self._slots.grow_next()
         reading = self._select_reading(is_decoding=bool(taken))
         if taken:
             self._tokens.copy_(self.next if tokens is None else tokens)
@@ -367,6 +369,7 @@ class Decoder(PromptMixin, GenerationMixin):
         if longest is None:
             return
         self._slots.redirect_writes()
+        self._slots.upload()
         if isinstance(self._launch, StepLaunch):
             self._launch.run()
         else:

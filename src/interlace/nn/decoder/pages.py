@@ -2,44 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from interlace.core.errors import PageError
 from interlace.models.llama import PAGE_TOKENS, LlamaShape
 from interlace.nn.decoder.cache import KVCache, RowIndices
+from interlace.nn.decoder.mirror import MirroredTensors
 
 
 class PageAllocator:
     """Page allocator and page table of all slots. Every method raises before it changes anything.
 
+    Slots may share pages that are full. A page that no slot holds keeps its contents until it is allocated again, the
+    least recently released one first, and may be shared until then.
+
     Args:
         count: total number of pages.
-        batch, capacity: number of slots, and capacity of each slot in tokens.
+        mirror: tensors by the names of ``list_fields``; changes reach the device by ``MirroredTensors.upload``.
 
     Attributes:
         count: total number of pages.
-        table: (batch, capacity / PAGE) int32 on the device, negative where a slot has no page. Changes are enqueued on
-            the current stream. Adding a single page, as a step does, does not wait for the device.
+        table: (batch, capacity / PAGE) int32 on the device, negative where a slot has no page.
+        num_owned_tokens: (batch,), number of tokens that the pages of each slot hold.
+        num_users: (count,), number of slots that hold each page.
+        generation: (count,), number of times that each page was allocated.
     """
 
-    def __init__(self, count: int, batch: int, capacity: int, device: torch.device) -> None:
+    def __init__(self, count: int, mirror: MirroredTensors) -> None:
         self.count = count
-        self.table = torch.full((batch, self.count_pages(capacity)), -1, dtype=torch.int32, device=device)
-        self._free = [*reversed(range(count))]
-        self._owned: list[list[int]] = [[] for _ in range(batch)]
+        self.table, self._table, self._mirror = mirror.tensors["table"], mirror.host["table"], mirror
+        self._table[:] = -1
+        mirror.mark()
+        mirror.upload()
+        self.num_owned_tokens = np.zeros(len(self._table), np.int64)
+        self.num_users, self.generation = (np.zeros(count, np.int64) for _ in range(2))
+        self._free = OrderedDict.fromkeys(range(count))  # least recently released first
+        self._owned: list[list[int]] = [[] for _ in self._table]
+
+    @staticmethod
+    def list_fields(batch: int, capacity: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return shapes and dtypes of the mirrored tensors, for slots of this capacity in tokens."""
+        return {"table": ((batch, PageAllocator.count_pages(capacity)), torch.int32)}
 
     @property
     def num_free(self) -> int:
-        """Number of free pages."""
+        """Number of pages that no slot holds."""
         return len(self._free)
 
     @staticmethod
     def count_pages(positions: int) -> int:
         """Return the number of pages that this many tokens need."""
         return -(-positions // PAGE_TOKENS)
+
+    def list_pages(self, slot: int) -> Sequence[int]:
+        """Return the pages of a slot, in the order of its tokens."""
+        return self._owned[slot]
 
     def grow(self, lengths: Mapping[int, int]) -> None:
         """Allocate pages so that each slot can hold the given number of tokens.
@@ -56,20 +78,38 @@ class PageAllocator:
                 f"the {self.count} are free; abort a sequence, or build the decoder with more blocks"
             )
         for slot, more in lacking.items():
-            owned = self._owned[slot]
-            first = len(owned)
-            owned += [self._free.pop() for _ in range(more)]
-            if more == 1:
-                self.table[slot, first].fill_(owned[first])  # assignment would copy from the host and wait
-            else:
-                self.table[slot, first : len(owned)] = torch.tensor(owned[first:], dtype=torch.int32)
+            pages = [self._free.popitem(last=False)[0] for _ in range(more)]
+            self.generation[pages] += 1
+            self._append(slot, pages)
+
+    def share(self, slot: int, pages: Sequence[int]) -> None:
+        """Give pages that other slots hold, or have released, to a slot without pages."""
+        for page in pages:
+            self._free.pop(page, None)
+        self._append(slot, pages)
 
     def release(self, slot: int, length: int = 0) -> None:
         """Release all pages of a slot beyond those for its first ``length`` tokens."""
         kept = self.count_pages(length)
-        self._free += reversed(self._owned[slot][kept:])
-        del self._owned[slot][kept:]
-        self.table[slot, kept:] = -1
+        pages = self._owned[slot][kept:]
+        if not pages:
+            return
+        self.num_users[pages] -= 1
+        for page in reversed(pages):  # the last tokens of a sequence are the least likely to be shared
+            if not self.num_users[page]:
+                self._free[page] = None
+        self._set(slot, self._owned[slot][:kept])
+
+    def _append(self, slot: int, pages: Sequence[int]) -> None:
+        self.num_users[[*pages]] += 1
+        self._set(slot, [*self._owned[slot], *pages])
+
+    def _set(self, slot: int, pages: list[int]) -> None:
+        self._owned[slot] = pages
+        self._table[slot, : len(pages)] = pages
+        self._table[slot, len(pages) :] = -1
+        self.num_owned_tokens[slot] = len(pages) * PAGE_TOKENS
+        self._mirror.mark()
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ class PromptMixin:
 
     def _run_reading(self, reading: Reading, decoded: Mapping[int, int] | None = None) -> None:
         """Enqueue reads of prompts; a launch also decodes, by slot, the token of this position."""
+        self._slots.upload()
         if reading.chunk is not None:
             self._chunks.run(reading.chunk, self._tokens if decoded else None, decoded or {}, reading.segments)
             return

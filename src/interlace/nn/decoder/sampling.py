@@ -15,6 +15,7 @@ import torch
 from interlace.core.arguments import check_int, safe_repr
 from interlace.core.errors import SamplingError
 from interlace.kernels.sample.philox import generate_words, to_uniform
+from interlace.nn.decoder.mirror import MirroredTensors
 
 _NUMBERS = 1 << 31
 _MAX_TEMPERATURE = 1e9
@@ -73,33 +74,35 @@ class SamplingState:
     """Sampling parameters of all slots, in the device tensors that the launches of a step read.
 
     Args:
-        batch: number of slots.
+        mirror: tensors by the names of ``list_fields``; changes reach the device by ``MirroredTensors.upload``.
 
     Attributes:
         tensors: ``temperature`` and ``top_p`` (batch,) fp32, ``top_k`` (batch,) and ``key`` (batch, 2) int32.
     """
 
-    def __init__(self, batch: int, device: torch.device) -> None:
+    def __init__(self, mirror: MirroredTensors) -> None:
+        self._mirror, self._host = mirror, mirror.host
+        self.tensors: Mapping[str, torch.Tensor] = {name: mirror.tensors[name] for name in self.list_fields(0)}
+        self._is_random = [False] * len(self.tensors["key"])
+
+    @staticmethod
+    def list_fields(batch: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return shapes and dtypes of the mirrored tensors."""
         numbers = {"temperature": torch.float32, "top_p": torch.float32, "top_k": torch.int32}
-        made = {name: torch.zeros(batch, dtype=dtype, device=device) for name, dtype in numbers.items()}
-        self.tensors: Mapping[str, torch.Tensor] = {
-            **made,
-            "key": torch.zeros(batch, 2, dtype=torch.int32, device=device),
-        }
-        self._is_random = [False] * batch
+        return {**{name: ((batch,), dtype) for name, dtype in numbers.items()}, "key": ((batch, 2), torch.int32)}
 
     def set(self, slot: int, sampling: SlotSampling) -> None:
-        """Set the sampling parameters of a slot, without waiting for the device."""
-        if not (self._is_random[slot] or sampling.temperature > 0):
-            return  # greedy before and after: nothing reads the other parameters
-        self._is_random[slot] = sampling.temperature > 0
-        t = self.tensors
-        # Assigning a Python number to a tensor element copies it from the host, which waits; fill_ does not.
-        t["temperature"][slot].fill_(float(sampling.temperature))
-        t["top_k"][slot].fill_(min(sampling.top_k or 0, _NUMBERS - 1))
-        t["top_p"][slot].fill_(1.0 if sampling.top_p is None else float(sampling.top_p))
-        t["key"][slot, 0].fill_(sampling.seed)
-        t["key"][slot, 1].fill_(sampling.sequence)
+        """Set the sampling parameters of a slot."""
+        is_random = sampling.temperature > 0
+        if not is_random and not self._is_random[slot]:
+            return  # the other parameters of a greedy slot have no effect
+        self._is_random[slot] = is_random
+        host = self._host
+        host["temperature"][slot] = sampling.temperature
+        host["top_k"][slot] = min(sampling.top_k or 0, _NUMBERS - 1)
+        host["top_p"][slot] = 1.0 if sampling.top_p is None else sampling.top_p
+        host["key"][slot] = sampling.seed, sampling.sequence
+        self._mirror.mark()
 
     def is_random(self, slot: int) -> bool:
         """Return True if the tokens of a slot are sampled, not greedy."""

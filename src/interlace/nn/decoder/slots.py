@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from interlace.core.arguments import check_int, safe_repr
 from interlace.core.errors import LengthError, SlotError
+from interlace.nn.decoder.mirror import MirroredTensors
 from interlace.nn.decoder.pages import PageAllocator
 
 
@@ -24,8 +27,8 @@ class Slots:
     A slot is in one of three states: free; extended by steps; or paused while a model fills it (see ``SlotCache``).
 
     Args:
-        batch: number of slots.
         max_seq_len: capacity of each slot in tokens.
+        mirror: tensors by the names of ``list_fields``; changes reach the device by ``upload``.
         pages: pages that the slots share, None if each slot has its own memory.
         window: attention window in tokens, None if unlimited.
 
@@ -35,28 +38,39 @@ class Slots:
     """
 
     def __init__(
-        self, batch: int, max_seq_len: int, pages: PageAllocator | None, device: torch.device, window: int | None = None
+        self, max_seq_len: int, mirror: MirroredTensors, pages: PageAllocator | None, window: int | None = None
     ) -> None:
         self.max_seq_len, self.window = max_seq_len, window
-        self.position, self.advance = (torch.zeros(batch, dtype=torch.int32, device=device) for _ in range(2))
-        self._pages = pages
-        self._lengths: list[int | None] = [None] * batch
+        self.position, self.advance = (mirror.tensors[name] for name in ("position", "advance"))
+        self._position, self._advance = (mirror.host[name] for name in ("position", "advance"))
+        self._mirror, self._pages = mirror, pages
+        self._lengths: NDArray[np.int64] = np.zeros(len(self._position), np.int64)
+        self._is_active, self._is_paused = (np.zeros(len(self._position), np.bool_) for _ in range(2))
         self._readers: dict[int, object] = {}
+
+    @staticmethod
+    def list_fields(batch: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return shapes and dtypes of the mirrored tensors."""
+        return {"position": ((batch,), torch.int32), "advance": ((batch,), torch.int32)}
 
     @property
     def active_slots(self) -> tuple[int, ...]:
         """Active slots."""
-        return tuple(slot for slot, length in enumerate(self._lengths) if length is not None)
+        return tuple(np.flatnonzero(self._is_active).tolist())
 
     @property
     def stepped_slots(self) -> tuple[int, ...]:
         """Active slots whose sequences steps extend."""
-        return tuple(slot for slot in self.active_slots if slot not in self._readers)
+        return tuple(np.flatnonzero(self._is_active & ~self._is_paused).tolist())
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Number of cached tokens of each slot; 0 for a free slot."""
-        return tuple(length or 0 for length in self._lengths)
+        return tuple(self._lengths.tolist())
+
+    def upload(self) -> None:
+        """Enqueue the copy of all changes to the device."""
+        self._mirror.upload()
 
     def find_free(self) -> int:
         """Return the first free slot.
@@ -64,9 +78,9 @@ class Slots:
         Raises:
             SlotError: no slot is free.
         """
-        for slot, length in enumerate(self._lengths):
-            if length is None:
-                return slot
+        free = np.flatnonzero(~self._is_active)
+        if len(free):
+            return int(free[0])
         raise SlotError(
             f"all {len(self._lengths)} slots hold sequences; abort one, or build the decoder with a larger batch"
         )
@@ -81,7 +95,7 @@ class Slots:
         slot = check_int(slot, "Decoder", "slot")
         if not 0 <= slot < len(self._lengths):
             raise SlotError(f"there is no slot {safe_repr(slot)}; slots are 0 to {len(self._lengths) - 1}")
-        if self._lengths[slot] is None:
+        if not self._is_active[slot]:
             raise SlotError(f"slot {slot} holds no sequence; add one with add(ids)")
         return slot
 
@@ -94,7 +108,7 @@ class Slots:
         slot = self.check_active(slot)
         if slot in self._readers:
             raise SlotError(f"a model reads the sequence in slot {slot}; add(ids, past_key_values=past) continues it")
-        return self._lengths[slot] or 0
+        return int(self._lengths[slot])
 
     def get_reader_length(self, slot: int, reader: object) -> int:
         """Return the length of the sequence in a slot that this reader fills.
@@ -104,7 +118,7 @@ class Slots:
         """
         if self._readers.get(slot) is not reader:
             raise SlotError(f"the sequence of this past has joined, or left slot {slot}; begin another by past()")
-        return self._lengths[slot] or 0
+        return int(self._lengths[slot])
 
     def check_room(self, slot: int | None, length: int, more: int) -> None:
         """Raise LengthError if a sequence of this length has no room for ``more`` tokens."""
@@ -123,19 +137,42 @@ class Slots:
         """
         if self._pages is not None:
             self._pages.grow(lengths)
+            self.upload()
+
+    def grow_next(self) -> None:
+        """Allocate pages for the next token of each sequence that steps extend.
+
+        Raises:
+            LengthError: a sequence has reached the capacity.
+            PageError: the slots need more pages than are free.
+        """
+        stepped = self._is_active & ~self._is_paused
+        for slot in np.flatnonzero(stepped & (self._lengths >= self.max_seq_len)).tolist():
+            self.check_room(slot, int(self._lengths[slot]), 1)
+        if self._pages is not None:
+            self._pages.grow({slot: int(self._lengths[slot]) + 1 for slot in self.find_growing().tolist()})
+
+    def find_growing(self) -> NDArray[np.int64]:
+        """Return the slots whose next token needs a page."""
+        if self._pages is None:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(self._is_active & ~self._is_paused & (self._lengths >= self._pages.num_owned_tokens))
+
+    def share(self, slot: int, pages: Sequence[int]) -> None:
+        """Let a free slot begin with pages of other sequences, all of them full."""
+        if self._pages is not None:
+            self._pages.share(slot, pages)
 
     def set(self, slot: int, length: int) -> None:
         """Set the length of the sequence in a slot that a model fills."""
         self._lengths[slot] = length
 
-    @torch.inference_mode()
     def shorten(self, slot: int, length: int) -> None:
         """Truncate the sequence in a slot to its first ``length`` tokens, and release pages."""
         if self._pages is not None:
             self._pages.release(slot, length)
         self._lengths[slot] = length
 
-    @torch.inference_mode()
     def redirect_writes(self) -> None:
         """Direct the writes of a step to an unused row in the slots that a model fills.
 
@@ -143,35 +180,36 @@ class Slots:
         such row, so the step overwrites its last one, which is safe: ``activate`` always prefills the last id again.
         """
         for slot in self._readers:
-            self.position[slot].fill_(min(self.lengths[slot], self.max_seq_len - 1))
+            self._set_row(slot, min(int(self._lengths[slot]), self.max_seq_len - 1), 0)
 
     def advance_lengths(self) -> None:
         """Increment the lengths of the sequences after a step; the step itself has advanced ``position``."""
-        for slot, length in enumerate(self._lengths):
-            if length is not None and slot not in self._readers:
-                self._lengths[slot] = length + 1
+        self._lengths += self._advance
+        self._position += self._advance
 
-    @torch.inference_mode()
     def assign_reader(self, reader: object, slot: int) -> None:
         """Give the sequence in a slot, or a new one, to a reader; steps then skip the slot."""
         self._readers[slot] = reader
-        self.advance[slot].zero_()
-        self._lengths[slot] = self._lengths[slot] or 0
+        self._is_active[slot] = self._is_paused[slot] = True
+        self._set_row(slot, int(self._position[slot]), 0)
 
-    @torch.inference_mode()
     def activate(self, slot: int, length: int) -> None:
         """Let steps extend the sequence in a slot, which has this length."""
         self._readers.pop(slot, None)
+        self._is_active[slot], self._is_paused[slot] = True, False
         self._lengths[slot] = length
-        self.position[slot].fill_(length)
-        self.advance[slot].fill_(1)
+        self._set_row(slot, length, 1)
 
-    @torch.inference_mode()
     def clear(self, slot: int) -> None:
         """Free the slot."""
-        self._lengths[slot] = None
         self._readers.pop(slot, None)
+        self._is_active[slot] = self._is_paused[slot] = False
+        self._lengths[slot] = 0
         if self._pages is not None:
             self._pages.release(slot)
-        self.advance[slot].zero_()
-        self.position[slot].zero_()
+        self._set_row(slot, 0, 0)
+
+    def _set_row(self, slot: int, position: int, advance: int) -> None:
+        if (self._position[slot], self._advance[slot]) != (position, advance):
+            self._position[slot], self._advance[slot] = position, advance
+            self._mirror.mark()
