@@ -13,6 +13,7 @@ Texts that end by their number of tokens take no such extra step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,21 +21,21 @@ import numpy as np
 import torch
 
 from interlace.core.arguments import check_type, format_value, safe_repr
-from interlace.core.errors import LengthError, ModelFileError, PromptError, RequestError
+from interlace.core.errors import LengthError, PromptError, RequestError
+from interlace.engine.loading import load_for_engine
 from interlace.engine.outputs import CompletionOutput, EngineStats, RequestOutput
 from interlace.engine.params import SamplingParams
 from interlace.engine.request import EngineRequest, EngineSequence
 from interlace.engine.scheduler import Scheduler
 from interlace.engine.text import SequenceText
-from interlace.models.chat import ChatTemplate, read_chat_template
-from interlace.models.pretrained import load_model
-from interlace.models.tokenizer import IncrementalDecoder, TextTokenizer, open_tokenizer
+from interlace.models.chat import ChatTemplate
+from interlace.models.llama import PAGE_TOKENS
+from interlace.models.tokenizer import IncrementalDecoder, TextTokenizer
 from interlace.nn.decoder.decoder import Decoder
-from interlace.nn.decoder.files import Progress, select_device
+from interlace.nn.decoder.files import Progress
 from interlace.nn.decoder.ids import check_vocabulary, to_id_list
 from interlace.nn.decoder.session import DecoderSession, TokenCopy
 
-_GPU_SEQS, _CPU_SEQS = 64, 8  # default number of slots
 _SEEDS = 1 << 31
 
 
@@ -54,6 +55,7 @@ class Engine:
         model_name: name of the model.
         chat_template: template of chats, None if the model has none.
         max_num_batched_tokens: most prompt tokens that a step reads while other sequences decode.
+        enable_prefix_caching: True to share full blocks between sequences that begin alike, if the decoder has blocks.
         runs_ahead: True to enqueue a step before the tokens of the last one are on the host; by default on a GPU.
 
     Attributes:
@@ -73,6 +75,7 @@ class Engine:
         model_name: str = "model",
         chat_template: ChatTemplate | None = None,
         max_num_batched_tokens: int = 512,
+        enable_prefix_caching: bool = True,
         runs_ahead: bool | None = None,
     ) -> None:
         check_type(decoder, Decoder, "Engine", "decoder", "Engine.from_pretrained('FOLDER_OR_GGUF')")
@@ -80,13 +83,14 @@ class Engine:
         self.max_num_seqs, self.max_model_len = decoder.batch, decoder.max_seq_len
         self._template = chat_template
         self._session = DecoderSession(decoder, max_num_batched_tokens)
-        self._scheduler = Scheduler(self._session)
+        self._scheduler = Scheduler(self._session, enable_prefix_caching)
         self._requests: dict[str, EngineRequest] = {}
         self._runs_ahead = decoder.device.type != "cpu" if runs_ahead is None else runs_ahead
         self._flights: list[_Flight] = []
         self._copies = [TokenCopy(decoder.batch, decoder.device) for _ in range(2)]
         self._news: dict[str, RequestOutput] = {}
         self._seeds = np.random.default_rng()
+        self._arrivals = count()
         self._prompt_tokens = self._generation_tokens = 0
 
     @classmethod
@@ -98,6 +102,7 @@ class Engine:
         max_model_len: int | None = None,
         num_blocks: int | None = None,
         max_num_batched_tokens: int = 512,
+        enable_prefix_caching: bool = True,
         device: str | torch.device | None = None,
         progress: Progress = iter,
     ) -> Engine:
@@ -106,9 +111,9 @@ class Engine:
         Args:
             max_num_seqs: number of sequences that run at once; by default 64 on a GPU and 8 on a CPU.
             max_model_len: most tokens of a prompt and its text; by default the model's maximum, at most 4096.
-            num_blocks: number of 64-token blocks of KV cache that all sequences share; by default each sequence has
-                memory for ``max_model_len``.
-            max_num_batched_tokens: see ``Engine``.
+            num_blocks: number of 64-token blocks of KV cache that all sequences share; by default enough for all of
+                them, or as many as fit in memory.
+            max_num_batched_tokens, enable_prefix_caching: see ``Engine``.
             device: device of the model; by default the current GPU, if there is one.
             progress: iterator over the names of the weights, which may display the progress.
 
@@ -118,23 +123,14 @@ class Engine:
             ArgumentError, NoDeviceError, DecodeError: see ``Decoder.from_pretrained``.
         """
         check_type(model, (str, Path), "Engine.from_pretrained", "model", "'FOLDER_OR_GGUF'")
-        trained = load_model(model)
-        tokenizer = open_tokenizer(trained.path, trained.gguf)
-        where = select_device(device)
-        seqs = (_CPU_SEQS if where.type == "cpu" else _GPU_SEQS) if max_num_seqs is None else max_num_seqs
-        decoder = Decoder.from_pretrained(
-            trained, batch=seqs, max_seq_len=max_model_len, num_blocks=num_blocks, device=where, progress=progress
-        )
-        try:
-            template = read_chat_template(trained.path, trained.gguf)
-        except ModelFileError:
-            template = None  # not made for chats
+        loaded = load_for_engine(model, max_num_seqs, max_model_len, num_blocks, device, progress)
         return cls(
-            decoder,
-            tokenizer,
-            model_name=trained.path.name,
-            chat_template=template,
+            loaded.decoder,
+            loaded.tokenizer,
+            model_name=loaded.name,
+            chat_template=loaded.chat_template,
             max_num_batched_tokens=max_num_batched_tokens,
+            enable_prefix_caching=enable_prefix_caching,
         )
 
     def close(self) -> None:
@@ -150,13 +146,16 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return the counters of the engine."""
-        running = len(self._scheduler.running)
+        scheduler = self._scheduler
         return EngineStats(
-            num_running=running,
-            num_waiting=len(self._scheduler.waiting),
-            block_usage=running / self.max_num_seqs,
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            block_usage=scheduler.block_usage,
             prompt_tokens_total=self._prompt_tokens,
             generation_tokens_total=self._generation_tokens,
+            prefix_cache_queries_total=scheduler.num_queries,
+            prefix_cache_hits_total=scheduler.num_hits,
+            num_preemptions_total=scheduler.num_preemptions,
         )
 
     def render_chat(
@@ -223,6 +222,7 @@ class Engine:
             LaunchEndedError: an earlier step ended itself, and with it the CUDA context.
         """
         self._scheduler.admit()
+        self._scheduler.secure_blocks()
         rows = self._enqueue_step()
         self._collect()
         if rows:
@@ -240,8 +240,13 @@ class Engine:
         running = self._scheduler.running
         if not running:
             return []
+        readers = self.decoder.unread
         self._session.step()
         unread = self.decoder.unread
+        if readers:
+            lengths = self.decoder.lengths
+            for slot in readers:
+                self._scheduler.enter_blocks(running[slot], lengths[slot])
         return [(slot, sequence) for slot, sequence in running.items() if slot not in unread]
 
     def _end_by_length(self, rows: list[tuple[int, EngineSequence]]) -> None:
@@ -258,7 +263,12 @@ class Engine:
             for slot, sequence in flight.rows:
                 if not sequence.is_finished:
                     self._generation_tokens += 1
-                    self._report(sequence, sequence.append(tokens[slot]))
+                    output = sequence.append(tokens[slot])
+                    # The step that made this token has written the keys and values of all tokens before it.
+                    num_cached = len(sequence.tokens) - 1
+                    if not num_cached % PAGE_TOKENS:
+                        self._scheduler.enter_blocks(sequence, num_cached)
+                    self._report(sequence, output)
             self._copies.append(flight.copy)
         self._flights.clear()
 
@@ -302,9 +312,11 @@ class Engine:
         request = EngineRequest(request_id, tokens, params, ends, max_tokens)
         seed = int(self._seeds.integers(_SEEDS)) if params.seed is None else params.seed % _SEEDS
         for index in range(params.n):
-            stream = None if self.tokenizer is None else IncrementalDecoder(self.tokenizer, params.skip_special_tokens)
-            text = SequenceText(stream, params.stop_strings, params.include_stop_str_in_output)
-            request.sequences.append(EngineSequence(request, index, text, seed, list(tokens)))
+            text = None
+            if self.tokenizer is not None:
+                stream = IncrementalDecoder(self.tokenizer, params.skip_special_tokens)
+                text = SequenceText(stream, params.stop_strings, params.include_stop_str_in_output)
+            request.sequences.append(EngineSequence(request, index, text, seed, list(tokens), next(self._arrivals)))
         return request
 
     def _encode(self, prompt: str | Sequence[int]) -> list[int]:

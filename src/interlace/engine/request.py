@@ -16,21 +16,27 @@ class EngineSequence:
     Attributes:
         request: request that it belongs to.
         index: number of the text within the request.
-        text: text of the generated tokens.
+        text: text of the generated tokens, None for an engine without a tokenizer.
         seed: seed of the random numbers.
         tokens: prompt and generated tokens that have reached the host.
+        arrival: number of the sequence in the order of arrival.
         slot: slot of the decoder, None while the sequence waits or after it has ended.
         num_enqueued: generated tokens including those that have not reached the host.
+        hashes: hashes of the first full blocks of the tokens.
+        num_entered: number of blocks that are in the prefix cache.
         is_finished: True after the last token.
     """
 
     request: EngineRequest
     index: int
-    text: SequenceText
+    text: SequenceText | None
     seed: int
     tokens: list[int]
+    arrival: int
     slot: int | None = None
     num_enqueued: int = 0
+    hashes: list[bytes] = field(default_factory=list)
+    num_entered: int = 0
     is_finished: bool = False
 
     @property
@@ -38,29 +44,39 @@ class EngineSequence:
         """Number of generated tokens that have reached the host."""
         return len(self.tokens) - len(self.request.prompt)
 
+    @property
+    def num_pending(self) -> int:
+        """Number of generated tokens that have not reached the host."""
+        return self.num_enqueued - self.num_generated
+
     def append(self, token: int) -> CompletionOutput:
         """Add a generated token, and return what is new."""
         request = self.request
-        params = request.params
         self.tokens.append(token)
-        count = self.num_generated
         output = CompletionOutput(self.index, token_ids=[token])
-        may_stop = count >= params.min_tokens
+        count = len(self.tokens) - len(request.prompt)
+        may_stop = count >= request.params.min_tokens
         if may_stop and token in request.stop_token_ids:
-            if params.include_stop_str_in_output:
-                output.text, _ = self.text.push(token, False)
-            self.finish(output, "stop", token if token in (params.stop_token_ids or ()) else None)
+            self._stop_by_token(token, output)
             return output
-        output.text, stop = self.text.push(token, may_stop)
-        if stop is not None:
-            self._end(output, "stop", stop)
-        elif count >= request.max_tokens:
+        if self.text is not None:
+            output.text, stop = self.text.push(token, may_stop)
+            if stop is not None:
+                self._end(output, "stop", stop)
+                return output
+        if count >= request.max_tokens:
             self.finish(output, "length")
         return output
 
+    def _stop_by_token(self, token: int, output: CompletionOutput) -> None:
+        params = self.request.params
+        if params.include_stop_str_in_output and self.text is not None:
+            output.text, _ = self.text.push(token, False)
+        self.finish(output, "stop", token if token in (params.stop_token_ids or ()) else None)
+
     def finish(self, output: CompletionOutput, reason: FinishReason, stop: int | str | None = None) -> None:
         """End the sequence, and add the rest of its text to an output."""
-        rest, string = self.text.finish()
+        rest, string = ("", None) if self.text is None else self.text.finish()
         output.text += rest
         if reason == "length" and string is not None:
             reason, stop = "stop", string

@@ -47,11 +47,11 @@ class SequenceText:
     """Text of a sequence.
 
     Args:
-        stream: incremental decoder of the tokens; None for an engine without a tokenizer, whose texts are empty.
+        stream: incremental decoder of the tokens.
         stops, keeps_stop: see ``StopStringMatcher``.
     """
 
-    def __init__(self, stream: IncrementalDecoder | None, stops: tuple[str, ...], keeps_stop: bool) -> None:
+    def __init__(self, stream: IncrementalDecoder, stops: tuple[str, ...], keeps_stop: bool) -> None:
         self._stream = stream
         self._matcher = StopStringMatcher(stops, keeps_stop) if stops else None
 
@@ -61,14 +61,10 @@ class SequenceText:
         Args:
             may_stop: False to ignore stop strings.
         """
-        if self._stream is None:
-            return "", None
         return self._match(self._stream.push(token), may_stop)
 
     def finish(self) -> tuple[str, str | None]:
         """Return the rest of the text, and the stop string that ends it, if one does."""
-        if self._stream is None:
-            return "", None
         text, stop = self._match(self._stream.finish(), True)
         return text + (self._matcher.finish() if self._matcher else ""), stop
 

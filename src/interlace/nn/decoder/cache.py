@@ -100,13 +100,17 @@ def count_cache_bytes(shape: LlamaShape, positions: int, dtype: torch.dtype) -> 
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * positions * dtype.itemsize
 
 
+def get_free_bytes(device: torch.device) -> int:
+    """Return the free bytes of a device; unused memory in PyTorch's allocator counts as free."""
+    if device.type != "cuda":
+        return get_available_bytes()
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0] + kept)
+
+
 def check_memory(what: str, needed: int, device: torch.device) -> None:
-    """Raise DecodeError if a device has fewer free bytes; unused memory in PyTorch's allocator counts as free."""
-    if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        free = torch.cuda.mem_get_info(device)[0] + kept
-    else:
-        free = get_available_bytes()
+    """Raise DecodeError if a device has fewer free bytes."""
+    free = get_free_bytes(device)
     if needed > free:
         gigabytes = min(needed, _MAX_BYTES) / 1e9
         raise DecodeError(

@@ -11,7 +11,7 @@ from torch import nn
 
 from interlace.core.arguments import check_type
 from interlace.core.errors import ShapeError
-from interlace.models.llama import LlamaShape
+from interlace.models.llama import PAGE_TOKENS, LlamaShape
 from interlace.models.notices import warn_missing
 from interlace.models.pretrained import PretrainedModel, load_model_quietly
 from interlace.nn.decoder import step as plain
@@ -166,7 +166,8 @@ class Decoder(PromptMixin, GenerationMixin):
         positions = count_cache_positions(batch, max_seq_len, num_blocks)
         weights = load_weights(trained, select_device(device), positions, progress)
         warn_missing(() if trained is model else trained.notices, stacklevel=1)
-        return cls._build(trained, weights, batch, max_seq_len, num_blocks, Padding.from_pretrained(trained))
+        padding = Padding.from_pretrained(trained)
+        return cls._build(trained, weights, batch, max_seq_len, num_blocks, padding)
 
     @classmethod
     def _build(
@@ -179,9 +180,14 @@ class Decoder(PromptMixin, GenerationMixin):
         padding: Padding,
     ) -> Decoder:
         rope = build_rope_table(torch.as_tensor(model.inv_freq), max_seq_len, model.scaling)
-        stop, window = model.stop_token_ids, model.window
         decoder = cls.from_weights(
-            model.shape, weights, rope, batch=batch, stop_token_ids=stop, num_blocks=num_blocks, window=window
+            model.shape,
+            weights,
+            rope,
+            batch=batch,
+            stop_token_ids=model.stop_token_ids,
+            num_blocks=num_blocks,
+            window=model.window,
         )
         decoder.padding = padding
         return decoder
@@ -256,15 +262,16 @@ class Decoder(PromptMixin, GenerationMixin):
             return self._add(tokens, past_key_values, sampling)
 
     @torch.inference_mode()
-    def _add(self, tokens: list[int], past_key_values: Any, sampling: SlotSampling) -> int:
+    def _add(self, tokens: list[int], past_key_values: Any, sampling: SlotSampling, pages: Sequence[int] = ()) -> int:
         self._slots.check_room(None, 0, len(tokens))
         pairs, own = None, isinstance(past_key_values, SlotCache)
         if isinstance(past_key_values, SlotCache):
             slot, length = past_key_values.slot, past_key_values.count_cached(len(tokens), self._slots)
         else:
             slot, pairs = self._slots.find_free(), None if past_key_values is None else extract_pairs(past_key_values)
-            length = 0 if pairs is None else min(count_positions(pairs, self.cache), len(tokens) - 1)
-        self._slots.grow({slot: len(tokens)})
+            length = len(pages) * PAGE_TOKENS
+            length = length if pairs is None else min(count_positions(pairs, self.cache), len(tokens) - 1)
+        self._slots.grow({slot: len(tokens)}, {slot: pages})
         try:
             if pairs is not None:
                 fill_slot(self.cache, slot, pairs, length)

@@ -63,30 +63,34 @@ class PageAllocator:
         """Return the pages of a slot, in the order of its tokens."""
         return self._owned[slot]
 
-    def grow(self, lengths: Mapping[int, int]) -> None:
+    def grow(self, lengths: Mapping[int, int], shared: Mapping[int, Sequence[int]] | None = None) -> None:
         """Allocate pages so that each slot can hold the given number of tokens.
+
+        Args:
+            shared: full pages that other slots hold or have released, with which slots without pages begin.
 
         Raises:
             PageError: the slots need more pages than are free.
         """
-        lacking = {slot: self.count_pages(length) - len(self._owned[slot]) for slot, length in lengths.items()}
+        shared = {slot: pages for slot, pages in (shared or {}).items() if pages}
+        first = {slot: len(self._owned[slot]) + len(shared.get(slot, ())) for slot in lengths}
+        lacking = {slot: self.count_pages(length) - first[slot] for slot, length in lengths.items()}
         lacking = {slot: more for slot, more in lacking.items() if more > 0}
         wanted = sum(lacking.values())
-        if wanted > self.num_free:
+        free = self.num_free - sum(page in self._free for pages in shared.values() for page in pages)
+        if wanted > free:
             raise PageError(
-                f"slots {sorted(lacking)} need {wanted} more pages of {PAGE_TOKENS} positions, and {self.num_free} of "
+                f"slots {sorted(lacking)} need {wanted} more pages of {PAGE_TOKENS} positions, and {free} of "
                 f"the {self.count} are free; abort a sequence, or build the decoder with more blocks"
             )
-        for slot, more in lacking.items():
-            pages = [self._free.popitem(last=False)[0] for _ in range(more)]
-            self.generation[pages] += 1
+        for slot, pages in shared.items():
+            for page in pages:
+                self._free.pop(page, None)
             self._append(slot, pages)
-
-    def share(self, slot: int, pages: Sequence[int]) -> None:
-        """Give pages that other slots hold, or have released, to a slot without pages."""
-        for page in pages:
-            self._free.pop(page, None)
-        self._append(slot, pages)
+        for slot, more in lacking.items():
+            new = [self._free.popitem(last=False)[0] for _ in range(more)]
+            self.generation[new] += 1
+            self._append(slot, new)
 
     def release(self, slot: int, length: int = 0) -> None:
         """Release all pages of a slot beyond those for its first ``length`` tokens."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import torch
 
 from interlace.core.errors import SlotError
 from interlace.nn.decoder.decoder import Decoder
+from interlace.nn.decoder.pages import PageAllocator
 from interlace.nn.decoder.sampling import SlotSampling
 
 
@@ -36,13 +38,25 @@ class DecoderSession:
         """Release the decoder; sequences keep their slots."""
         self._lock.close()
 
-    def add(self, tokens: list[int], sampling: SlotSampling) -> int:
+    @property
+    def pages(self) -> PageAllocator | None:
+        """Pages that the slots share, None if each slot has its own memory."""
+        return self.decoder._pages
+
+    def count_growing(self) -> int:
+        """Return the number of pages that the next step needs for the tokens that it decodes."""
+        return len(self.decoder._slots.find_growing())
+
+    def add(self, tokens: list[int], sampling: SlotSampling, pages: Sequence[int] = ()) -> int:
         """Claim a slot for a sequence whose tokens later steps read, and return the slot.
+
+        Args:
+            pages: pages with keys and values of the first tokens, fewer than all; they are not read again.
 
         Raises:
             SlotError, LengthError, PageError: see ``Decoder.add``.
         """
-        return self.decoder._add(tokens, None, sampling)
+        return self.decoder._add(tokens, None, sampling, pages)
 
     def abort(self, slot: int) -> None:
         """Free a slot."""

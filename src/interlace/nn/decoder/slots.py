@@ -129,14 +129,17 @@ class Slots:
                 f"{advise_capacity(self.max_seq_len, self.window)}"
             )
 
-    def grow(self, lengths: Mapping[int, int]) -> None:
+    def grow(self, lengths: Mapping[int, int], shared: Mapping[int, Sequence[int]] | None = None) -> None:
         """Allocate pages so that each slot can hold the given number of tokens.
+
+        Args:
+            shared: full pages of other sequences with which slots without pages begin.
 
         Raises:
             PageError: the slots need more pages than are free.
         """
         if self._pages is not None:
-            self._pages.grow(lengths)
+            self._pages.grow(lengths, shared)
             self.upload()
 
     def grow_next(self) -> None:
@@ -157,11 +160,6 @@ class Slots:
         if self._pages is None:
             return np.empty(0, np.int64)
         return np.flatnonzero(self._is_active & ~self._is_paused & (self._lengths >= self._pages.num_owned_tokens))
-
-    def share(self, slot: int, pages: Sequence[int]) -> None:
-        """Let a free slot begin with pages of other sequences, all of them full."""
-        if self._pages is not None:
-            self._pages.share(slot, pages)
 
     def set(self, slot: int, length: int) -> None:
         """Set the length of the sequence in a slot that a model fills."""
