@@ -23,10 +23,13 @@ import torch
 from interlace.core.arguments import check_type, format_value, safe_repr
 from interlace.core.errors import LengthError, PromptError, RequestError
 from interlace.engine.loading import load_for_engine
+from interlace.engine.logits import LogitsSampler
+from interlace.engine.logprobs import LogprobCopy
 from interlace.engine.outputs import CompletionOutput, EngineStats, RequestOutput
 from interlace.engine.params import SamplingParams
 from interlace.engine.request import EngineRequest, EngineSequence
 from interlace.engine.scheduler import Scheduler
+from interlace.engine.structured import GrammarCompiler, GrammarMatcher
 from interlace.engine.text import SequenceText
 from interlace.models.chat import ChatTemplate
 from interlace.models.llama import PAGE_TOKENS
@@ -40,10 +43,11 @@ _SEEDS = 1 << 31
 
 
 class _Flight(NamedTuple):
-    """Tokens on their way to the host: the sequences that get one, by slot, and the copy."""
+    """Tokens on their way to the host: the sequences that get one, by slot, and the copies."""
 
     rows: list[tuple[int, EngineSequence]]
     copy: TokenCopy
+    logprobs: LogprobCopy
 
 
 class Engine:
@@ -90,6 +94,10 @@ class Engine:
         self._copies = [TokenCopy(decoder.batch, decoder.device) for _ in range(2)]
         self._news: dict[str, RequestOutput] = {}
         self._seeds = np.random.default_rng()
+        self._sampler = LogitsSampler(self._session)
+        self._grammars: GrammarCompiler | None = None
+        if tokenizer is not None:
+            self._grammars = GrammarCompiler(tokenizer, decoder.shape.vocabulary, decoder.stop_token_ids)
         self._arrivals = count()
         self._prompt_tokens = self._generation_tokens = 0
 
@@ -183,6 +191,21 @@ class Engine:
             )
         return self.tokenizer.encode(self._template.render(messages, tools), whole=True)
 
+    def compile_grammar(self, params: SamplingParams) -> GrammarMatcher | None:
+        """Compile the schema or the expression of a request, which may take a second, and keep it.
+
+        ``add_request`` calls this method; a server may call it before, from any thread.
+
+        Raises:
+            RequestError: the schema or the expression is invalid or too complex, or ``llguidance`` is missing.
+        """
+        if params.json_schema is None and params.regex is None:
+            return None
+        if self._grammars is None:
+            param = "regex" if params.json_schema is None else "json_schema"
+            raise RequestError(f"{param} needs a tokenizer, and the engine has none; leave it out", param=param)
+        return self._grammars.compile(params)
+
     def add_request(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams) -> None:
         """Add a request; later steps generate its texts.
 
@@ -226,9 +249,11 @@ class Engine:
         rows = self._enqueue_step()
         self._collect()
         if rows:
+            self._sampler.sample(rows)
+            logprobs = LogprobCopy(rows, self.decoder.logits, self.decoder.next)
             copy = self._copies.pop()
             copy.enqueue(self.decoder.next)
-            self._flights.append(_Flight(rows, copy))
+            self._flights.append(_Flight(rows, copy, logprobs))
             self._end_by_length(rows)
         if not self._runs_ahead:
             self._collect()
@@ -264,6 +289,8 @@ class Engine:
                 if not sequence.is_finished:
                     self._generation_tokens += 1
                     output = sequence.append(tokens[slot])
+                    logprobs = flight.logprobs.read(slot, tokens[slot], self.tokenizer)
+                    output.logprobs = None if logprobs is None else [logprobs]
                     # The step that made this token has written the keys and values of all tokens before it.
                     num_cached = len(sequence.tokens) - 1
                     if not num_cached % PAGE_TOKENS:
@@ -280,6 +307,7 @@ class Engine:
             news = RequestOutput(request.request_id, request.prompt, request.num_cached_tokens)
             self._news[request.request_id] = news
         news.outputs.append(output)
+        news.error = request.error
         if sequence.is_finished:
             self._scheduler.release(sequence)
             if request.is_finished:
@@ -308,15 +336,24 @@ class Engine:
             )
         if params.stop_strings and self.tokenizer is None:
             raise RequestError("stop needs a tokenizer, and the engine has none; use stop_token_ids", param="stop")
+        grammar = self.compile_grammar(params)
         ends = frozenset(() if params.ignore_eos else self.decoder.stop_token_ids) | {*(params.stop_token_ids or ())}
         request = EngineRequest(request_id, tokens, params, ends, max_tokens)
+        bias = [id for id in params.logit_bias or {} if id >= self.decoder.shape.vocabulary]
+        if bias:
+            raise RequestError(
+                f"logit_bias names token {bias[0]}; the vocabulary has ids 0 to {self.decoder.shape.vocabulary - 1}",
+                param="logit_bias",
+            )
         seed = int(self._seeds.integers(_SEEDS)) if params.seed is None else params.seed % _SEEDS
         for index in range(params.n):
             text = None
             if self.tokenizer is not None:
                 stream = IncrementalDecoder(self.tokenizer, params.skip_special_tokens)
                 text = SequenceText(stream, params.stop_strings, params.include_stop_str_in_output)
-            request.sequences.append(EngineSequence(request, index, text, seed, list(tokens), next(self._arrivals)))
+            sequence = EngineSequence(request, index, text, seed, list(tokens), next(self._arrivals))
+            sequence.grammar = None if grammar is None else grammar.copy()
+            request.sequences.append(sequence)
         return request
 
     def _encode(self, prompt: str | Sequence[int]) -> list[int]:

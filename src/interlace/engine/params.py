@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 from numbers import Real
 from typing import Any
@@ -109,6 +110,22 @@ class SamplingParams:
     def stop_strings(self) -> tuple[str, ...]:
         """Strings that end the text."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def penalties(self) -> tuple[float, float, float]:
+        """Presence, frequency and repetition penalty."""
+        return self.presence_penalty, self.frequency_penalty, self.repetition_penalty
+
+    @cached_property
+    def has_penalties(self) -> bool:
+        """True if tokens of the text change the logits."""
+        return self.penalties != (0, 0, 1)
+
+    @cached_property
+    def changes_logits(self) -> bool:
+        """True if a request asks for more than the steps of a decoder sample themselves."""
+        is_structured = self.json_schema is not None or self.regex is not None
+        return bool(self.has_penalties or self.min_p or self.logit_bias or self.min_tokens or is_structured)
 
     def _refuse(self, name: str, wanted: str) -> RequestError:
         return RequestError(f"{name} is {format_value(getattr(self, name))}; give {wanted}", param=name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from interlace.engine.outputs import CompletionOutput, FinishReason
 from interlace.engine.params import SamplingParams
+from interlace.engine.structured import GrammarMatcher
 from interlace.engine.text import SequenceText
 
 
@@ -24,6 +25,8 @@ class EngineSequence:
         num_enqueued: generated tokens including those that have not reached the host.
         hashes: hashes of the first full blocks of the tokens.
         num_entered: number of blocks that are in the prefix cache.
+        grammar: state of structured output, None if the text is free.
+        is_counted: True if the tokens are counted for penalties.
         is_finished: True after the last token.
     """
 
@@ -37,6 +40,8 @@ class EngineSequence:
     num_enqueued: int = 0
     hashes: list[bytes] = field(default_factory=list)
     num_entered: int = 0
+    grammar: GrammarMatcher | None = None
+    is_counted: bool = False
     is_finished: bool = False
 
     @property
@@ -48,6 +53,11 @@ class EngineSequence:
     def num_pending(self) -> int:
         """Number of generated tokens that have not reached the host."""
         return self.num_enqueued - self.num_generated
+
+    @property
+    def can_end(self) -> bool:
+        """True if the next token may end the text."""
+        return self.num_enqueued >= self.request.params.min_tokens
 
     def append(self, token: int) -> CompletionOutput:
         """Add a generated token, and return what is new."""
@@ -63,6 +73,15 @@ class EngineSequence:
             output.text, stop = self.text.push(token, may_stop)
             if stop is not None:
                 self._end(output, "stop", stop)
+                return output
+        if self.grammar is not None:
+            self.grammar.consume(token)
+            if self.grammar.error is not None:
+                request.error = self.grammar.error
+                self.finish(output, "error")
+                return output
+            if self.grammar.is_complete:
+                self.finish(output, "stop")
                 return output
         if count >= request.max_tokens:
             self.finish(output, "length")
@@ -99,6 +118,7 @@ class EngineRequest:
         max_tokens: maximum number of generated tokens of each text.
         sequences: texts of the request.
         num_cached_tokens: number of prompt tokens that were in the prefix cache.
+        error: why the request failed, None if it did not.
     """
 
     request_id: str
@@ -108,6 +128,7 @@ class EngineRequest:
     max_tokens: int
     sequences: list[EngineSequence] = field(default_factory=list)
     num_cached_tokens: int = 0
+    error: str | None = None
 
     @property
     def is_finished(self) -> bool:

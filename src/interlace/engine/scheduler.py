@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 
 from interlace.engine.blocks import PrefixCache
+from interlace.engine.logits import make_sampling
 from interlace.engine.request import EngineSequence
 from interlace.models.llama import PAGE_TOKENS
-from interlace.nn.decoder.sampling import SlotSampling
+from interlace.nn.decoder.sampling import GREEDY
 from interlace.nn.decoder.session import DecoderSession
 
 
@@ -89,8 +90,10 @@ class Scheduler:
         sequence.slot = None
 
     def _add(self, sequence: EngineSequence, shared: list[int]) -> None:
-        slot = self._session.add(sequence.tokens, make_slot_sampling(sequence), shared)
-        sequence.slot, sequence.num_entered = slot, len(shared)
+        # Steps sample greedily where other ops sample afterwards.
+        sampling = GREEDY if sequence.request.params.changes_logits else make_sampling(sequence)
+        slot = self._session.add(sequence.tokens, sampling, shared)
+        sequence.slot, sequence.num_entered, sequence.is_counted = slot, len(shared), False
         self.running[slot] = sequence
         num_shared = len(shared) * PAGE_TOKENS
         if self._cache is not None:
@@ -111,12 +114,3 @@ class Scheduler:
         if self._cache is None or sequence is first or first.slot is None:
             return False
         return len(sequence.tokens) > PAGE_TOKENS and first.slot in self._session.decoder.unread
-
-
-def make_slot_sampling(sequence: EngineSequence) -> SlotSampling:
-    """Return the parameters by which the steps themselves sample the tokens of a sequence."""
-    params = sequence.request.params
-    if params.is_greedy:
-        return SlotSampling()
-    top_k, top_p = (params.top_k if params.top_k > 0 else None), (params.top_p if params.top_p < 1 else None)
-    return SlotSampling(params.temperature, top_k, top_p, sequence.seed, sequence.index)

@@ -43,6 +43,11 @@ class DecoderSession:
         """Pages that the slots share, None if each slot has its own memory."""
         return self.decoder._pages
 
+    def read_positions(self) -> torch.Tensor:
+        """Return the number of tokens of each slot (batch,), int32 on the device, after the steps so far."""
+        self.decoder._slots.upload()
+        return self.decoder._slots.position
+
     def count_growing(self) -> int:
         """Return the number of pages that the next step needs for the tokens that it decodes."""
         return len(self.decoder._slots.find_growing())
