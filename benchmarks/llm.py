@@ -1,0 +1,253 @@
+"""Requests on an engine: inter-token latency, time to first token, and tokens a second of many requests together.
+
+    python benchmarks/llm.py benchmarks/results/llm-h200.json --case llama3.2-1b
+    python benchmarks/llm.py benchmarks/results/llm-h200.json --case llama3.1-8b --batches 16 --seconds 120
+
+Needs a GPU. A case is a model with random weights; prompts are random token ids, other ones in each run, and every
+token is brought to the host. ``LLM.generate`` is measured by the wall clock, host work included:
+
+    first token    one prompt of 32, 512 and 1,024 ids and one new token; median and best of 5 after one that is not
+                   counted
+    latency        so many requests of 1,024 ids together, with 129 new tokens and with 1: best of 3 each, and the
+                   difference over 128
+    throughput     64 requests of 32 ids together with 128 new tokens each: best of 3 after a short one
+
+Each batch has an engine of its own with as many slots, unless ``--slots`` is given; the first tokens are measured on
+that of the smallest batch, the throughput on that of the largest. Prompts are not kept in a prefix cache. What does
+not begin within ``--seconds`` is left out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from script import format_command, format_error, make_parser, measure_jobs
+
+from interlace.bench.record import read_matching_rows, write_record
+from interlace.bench.sources import list_launch_sources
+from interlace.core.errors import InterlaceError
+from interlace.deploy import current_device
+from interlace.models.llama import LlamaShape
+from interlace.models.weights import list_weights
+from interlace.workloads import LLAMAS, build_decode_graph
+from interlace.workloads.decode import build_rope_table
+
+PROTOCOL = (
+    "LLM.generate by the wall clock, greedy, each token on the host, random weights in bf16 and random prompts, no "
+    "prefix cache; first token: of 5; latency: (best of 3 with 129 new tokens - best of 3 with 1) / 128 at 1,024 ids; "
+    "throughput: best of 3"
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of a protocol: ids of prompts, new tokens, and repeats.
+
+    Attributes:
+        first: ids of the prompts whose first token is measured.
+        context, new: ids of the prompts, and new tokens after the first one, whose latency is measured.
+        requests, ids, more: number of requests together, ids of each prompt, and new tokens of each.
+        firsts, repeats: number of runs for the first token, and for all else.
+    """
+
+    first: tuple[int, ...] = (32, 512, 1024)
+    context: int = 1024
+    new: int = 128
+    requests: int = 64
+    ids: int = 32
+    more: int = 128
+    firsts: int = 5
+    repeats: int = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured of a model.
+
+    Attributes:
+        model: name of the model.
+        batches: numbers of requests together.
+        slots: slots of all engines; None for as many as the batch.
+        chunk: most prompt tokens of a step.
+        has_blocks: True for a cache in blocks, False for memory of each slot's own.
+        seconds: time after which nothing more begins.
+    """
+
+    model: str
+    batches: tuple[int, ...]
+    slots: int | None
+    chunk: int
+    has_blocks: bool
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.model}, {', '.join(map(str, self.batches))} requests"
+
+
+class Runs:
+    """Runs of one engine.
+
+    Args:
+        llm: language model without a tokenizer.
+        vocabulary: number of token ids.
+        synchronize: function that waits for the device.
+    """
+
+    def __init__(self, llm: Any, vocabulary: int, synchronize: Any) -> None:
+        self._llm, self._vocabulary, self._synchronize = llm, vocabulary, synchronize
+        self._random = random.Random(1)
+
+    def draw(self, count: int, length: int) -> list[list[int]]:
+        return [[self._random.randrange(self._vocabulary) for _ in range(length)] for _ in range(count)]
+
+    def time_s(self, prompts: list[list[int]], new: int) -> float:
+        """Return the seconds in which all prompts get so many new tokens."""
+        from interlace.engine import SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True)
+        self._synchronize()
+        begin = time.perf_counter()
+        results = self._llm.generate(prompts, params)
+        self._synchronize()
+        seconds = time.perf_counter() - begin
+        assert [len(result.outputs[0].token_ids) for result in results] == [new] * len(prompts)
+        return seconds
+
+    def measure_first_token(self, length: int, sizes: Sizes) -> dict[str, float]:
+        self.time_s(self.draw(1, length), 1)
+        times = [self.time_s(self.draw(1, length), 1) for _ in range(sizes.firsts)]
+        return {"best_ms": min(times) * 1e3, "median_ms": median(times) * 1e3}
+
+    def measure_latency(self, batch: int, sizes: Sizes) -> dict[str, Any]:
+        prompts = self.draw(batch, sizes.context)
+        self.time_s(prompts, 1)
+        self.time_s(prompts, min(4, sizes.new))
+        pairs = [(self.time_s(prompts, 1), self.time_s(prompts, sizes.new + 1)) for _ in range(sizes.repeats)]
+        one, many = (min(times) for times in zip(*pairs, strict=True))
+        latency = (many - one) / sizes.new
+        found = {"latency_us": latency * 1e6, "tokens_per_s": batch / latency, "prompts_ms": one * 1e3}
+        return found | {"pairs_us": [(b - a) / sizes.new * 1e6 for a, b in pairs]}
+
+    def measure_throughput(self, sizes: Sizes) -> dict[str, Any]:
+        prompts = self.draw(sizes.requests, sizes.ids)
+        self.time_s(prompts, min(8, sizes.more))
+        times = [self.time_s(prompts, sizes.more) for _ in range(sizes.repeats)]
+        return {"tokens_per_s": sizes.requests * sizes.more / min(times), "seconds": times}
+
+
+def draw_weights(torch: Any, shape: LlamaShape, device: str) -> dict[str, Any]:
+    """Return random weights on a device: in bf16 on a GPU, in fp32 on a CPU."""
+    generator = torch.Generator(device).manual_seed(0)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    weights = {}
+    for name, extents in list_weights(shape).items():
+        value = torch.randn(extents, generator=generator, device=device, dtype=dtype)
+        weights[name] = value * extents[-1] ** -0.5 if len(extents) == 2 else 1 + value / 8
+    return weights
+
+
+def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device: str = "cuda") -> dict[str, Any]:
+    """Return the row of a case.
+
+    Args:
+        case: see ``Case``; its model is only a name.
+    """
+    import torch
+
+    from interlace.engine import LLM, Engine
+    from interlace.nn import Decoder
+
+    begin = time.monotonic()
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    weights = draw_weights(torch, shape, device)
+    capacity = -(-max(sizes.context + sizes.new + 2, sizes.ids + sizes.more + 1, *(n + 2 for n in sizes.first)) // 64)
+    rope = torch.from_numpy(build_rope_table(capacity * 64, shape.head_dim)).to(device)
+    row: dict[str, Any] = {"model": case.model, "slots": case.slots, "chunk": case.chunk, "blocks": case.has_blocks}
+    row |= {"first_token": {}, "latency": {}, "throughput": {}, "build_s": {}, "how": {}, "left_out": {}}
+
+    def attempt(what: str, into: str, name: str, function: Any, *arguments: Any) -> None:
+        if time.monotonic() - begin > case.seconds:
+            row["left_out"][what] = "no time left"
+            return
+        try:
+            row[into][name] = function(*arguments, sizes)
+        except InterlaceError as error:
+            row["left_out"][what] = format_error(error)
+
+    for number, batch in enumerate(case.batches):
+        if time.monotonic() - begin > case.seconds:
+            row["left_out"][f"batch {batch}"] = "no time left"
+            continue
+        start = time.monotonic()
+        slots = case.slots or batch
+        blocks = slots * capacity if case.has_blocks else None
+        decoder = Decoder.from_weights(shape, weights, rope, batch=slots, num_blocks=blocks)
+        engine = Engine(decoder, max_num_batched_tokens=case.chunk, enable_prefix_caching=False)
+        synchronize()
+        row["build_s"][str(batch)], row["how"][str(batch)] = time.monotonic() - start, str(decoder.explain())
+        runs = Runs(LLM(engine), shape.vocabulary, synchronize)
+        for length in sizes.first if not number else ():
+            attempt(f"first token of {length}", "first_token", str(length), runs.measure_first_token, length)
+        attempt(f"latency of {batch}", "latency", str(batch), runs.measure_latency, batch)
+        if number == len(case.batches) - 1:
+            attempt("throughput", "throughput", f"{sizes.requests}:{sizes.ids}:{sizes.more}", runs.measure_throughput)
+        engine.close()
+        del runs, engine, decoder
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    return row
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Return the row of a case of a known model, on the current GPU."""
+    return measure_shape(LLAMAS[case.model], case)
+
+
+def print_row(row: Mapping[str, Any]) -> None:
+    for batch, seconds in row["build_s"].items():
+        print(f"  {batch} requests: engine built in {seconds:.1f} s; {row['how'][batch]}", flush=True)
+    for length, times in row["first_token"].items():
+        print(
+            f"  first token of {length} ids: median {times['median_ms']:.2f} ms, best {times['best_ms']:.2f}",
+            flush=True,
+        )
+    for batch, found in row["latency"].items():
+        print(f"  latency of {batch}: {found['latency_us']:.0f} us, {found['tokens_per_s']:.0f} tokens/s", flush=True)
+    for name, found in row["throughput"].items():
+        print(f"  requests {name}: {found['tokens_per_s']:.0f} tokens/s", flush=True)
+    for what, reason in row["left_out"].items():
+        print(f"  left out: {what}: {reason}", flush=True)
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--case", action="append", required=True, metavar="MODEL", help=", ".join(LLAMAS))
+    parser.add_argument("--batches", default="1,16,64", help="numbers of requests together")
+    parser.add_argument("--slots", type=int, help="slots of all engines; by default as many as requests")
+    parser.add_argument("--chunk", type=int, default=512, help="most prompt tokens of a step")
+    parser.add_argument("--plain", action="store_true", help="memory of each slot's own in place of blocks")
+    parser.add_argument("--seconds", type=float, default=240.0, help="of each case, after which nothing more begins")
+    given = parser.parse_args()
+    graph = build_decode_graph(LLAMAS["llama3.2-1b"], 1, 64, current_device(), chunk=16)
+    measures = (*list_launch_sources(graph), "engine", "nn/decoder")
+    rows = read_matching_rows(given.path, measures)
+    batches = tuple(map(int, given.batches.split(",")))
+    cases = [Case(name, batches, given.slots, given.chunk, not given.plain, given.seconds) for name in given.case]
+    options = [f"--case {name}" for name in given.case]
+    options += [f"--batches {given.batches}", f"--chunk {given.chunk}", f"--seconds {given.seconds:g}"]
+    options += ["--plain"] * given.plain + ([] if given.slots is None else [f"--slots {given.slots}"])
+    for _, row in measure_jobs(measure, cases, str):
+        rows.append(row)
+        write_record(given.path, format_command(given.path, *options), PROTOCOL, measures, {"rows": rows})
+        print_row(row)
+
+
+if __name__ == "__main__":
+    main()

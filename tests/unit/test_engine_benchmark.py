@@ -1,0 +1,68 @@
+"""The benchmark of an engine, on the CPU with a small shape: what it measures, and what time leaves out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+from ..benchmarks import load_script  # noqa: E402
+from .engines import SMALL  # noqa: E402
+
+LLM = SimpleNamespace(**load_script("llm"))
+SIZES = LLM.Sizes(first=(4, 9), context=20, new=6, requests=5, ids=3, more=7, firsts=2, repeats=2)
+
+
+def make_case(**changes: object) -> object:
+    parts = {"model": "small", "batches": (1, 3), "slots": None, "chunk": 8, "has_blocks": True, "seconds": 200.0}
+    return LLM.Case(**{**parts, **changes})
+
+
+@pytest.mark.parametrize("slots", [None, 4])
+def test_every_part_of_the_protocol_is_measured(slots: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    row = LLM.measure_shape(SMALL, make_case(slots=slots, has_blocks=slots is None), SIZES, "cpu")
+    assert row["left_out"] == {}
+    assert [*row["first_token"]] == ["4", "9"]
+    assert [*row["latency"]] == ["1", "3"]
+    assert [*row["throughput"]] == ["5:3:7"]
+    for times in row["first_token"].values():
+        assert 0 < times["best_ms"] <= times["median_ms"]
+    for found in row["latency"].values():
+        assert len(found["pairs_us"]) == 2
+    (found,) = row["throughput"].values()
+    assert found["tokens_per_s"] == pytest.approx(35 / min(found["seconds"]))
+    LLM.print_row(row)
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 2 + 2 + 1
+
+
+def test_nothing_begins_after_the_time_is_up() -> None:
+    row = LLM.measure_shape(SMALL, make_case(seconds=-1.0), SIZES, "cpu")
+    assert row["left_out"] == {"batch 1": "no time left", "batch 3": "no time left"}
+    assert row["latency"] == row["throughput"] == {}
+
+
+def test_the_time_of_a_run_is_that_of_all_its_tokens() -> None:
+    asked = []
+
+    class Model:
+        def generate(self, prompts: list[list[int]], params: object) -> list[object]:
+            asked.append((len(prompts), len(prompts[0]), params.max_tokens, params.ignore_eos, params.temperature))
+            output = SimpleNamespace(token_ids=[0] * params.max_tokens)
+            return [SimpleNamespace(outputs=[output]) for _ in prompts]
+
+    runs = LLM.Runs(Model(), 42, lambda: None)
+    runs.measure_first_token(512, LLM.Sizes())
+    runs.measure_latency(16, LLM.Sizes())
+    runs.measure_throughput(LLM.Sizes())
+    greedy = True, 0.0
+    assert asked == [
+        *[(1, 512, 1, *greedy)] * 6,
+        (16, 1024, 1, *greedy),
+        (16, 1024, 4, *greedy),
+        *[(16, 1024, 1, *greedy), (16, 1024, 129, *greedy)] * 3,
+        (64, 32, 8, *greedy),
+        *[(64, 32, 128, *greedy)] * 3,
+    ]
