@@ -68,7 +68,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured of a model.
+    """Measurements of a model.
 
     Attributes:
         model: name of the model.

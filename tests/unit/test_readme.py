@@ -131,18 +131,14 @@ def test_the_model_snippet_of_the_readme_runs_as_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It reads a small model with random weights from a file of the name that the snippet has."""
-    pytest.importorskip("torch")
-    pytest.importorskip("tokenizers")
-    from .llama import SHAPE, ToyForCausalLM, stored_names
-    from .model_files import TOKENS, VOCABULARY, gguf_bytes, gguf_metadata, gguf_tensors
+    for name in ("torch", "tokenizers", "jinja2"):
+        pytest.importorskip(name)
+    from .engines import write_model
 
     blocks = BLOCK.finditer((ROOT / "README.md").read_text())
-    (snippet,) = (block["code"] for block in blocks if "load_model" in block[0])
-    shape = replace(SHAPE, vocabulary=len(TOKENS))
-    tensors = gguf_tensors(dict(stored_names(ToyForCausalLM(shape))), shape)
-    (name,) = re.findall(r'load_model\("(.*)"\)', snippet)
-    metadata = {**gguf_metadata(shape), **VOCABULARY, "llama.context_length": 512}
-    (tmp_path / name).write_bytes(gguf_bytes(metadata, tensors))
+    (snippet,) = (block["code"] for block in blocks if "il.LLM" in block[0])
+    (name,) = re.findall(r'il.LLM\("(.*?)"', snippet)
+    write_model(tmp_path / name, **{"llama.context_length": 512})
     monkeypatch.chdir(tmp_path)
     exec(compile(snippet, "README.md", "exec", dont_inherit=True), {})
     assert re.search(r"PyTorch's own ops|megakernel|launch", capsys.readouterr().out.splitlines()[-1])

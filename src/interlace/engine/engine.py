@@ -65,6 +65,7 @@ class Engine:
     Attributes:
         max_num_seqs: number of sequences that run at once.
         max_model_len: most tokens of a prompt and its text.
+        chat_template: template of chats, None if the model has none.
 
     Raises:
         BusyError, SlotError: the decoder is in use.
@@ -85,7 +86,7 @@ class Engine:
         check_type(decoder, Decoder, "Engine", "decoder", "Engine.from_pretrained('FOLDER_OR_GGUF')")
         self.decoder, self.tokenizer, self.model_name = decoder, tokenizer, model_name
         self.max_num_seqs, self.max_model_len = decoder.batch, decoder.max_seq_len
-        self._template = chat_template
+        self.chat_template = chat_template
         self._session = DecoderSession(decoder, max_num_batched_tokens)
         self._scheduler = Scheduler(self._session, enable_prefix_caching)
         self._requests: dict[str, EngineRequest] = {}
@@ -181,7 +182,7 @@ class Engine:
             RequestError: the model has no tokenizer or no chat template, or there are no messages.
             ModelFileError: the template fails.
         """
-        if self._template is None or self.tokenizer is None:
+        if self.chat_template is None or self.tokenizer is None:
             raise RequestError(f"{self.model_name!r} has no chat template; send a prompt instead", param="messages")
         is_list = isinstance(messages, Sequence) and not isinstance(messages, str)
         if not is_list or not messages or not all(isinstance(message, Mapping) for message in messages):
@@ -189,7 +190,7 @@ class Engine:
             raise RequestError(
                 f"messages are {value}; give a list such as [{{'role': 'user', 'content': 'Hi'}}]", param="messages"
             )
-        return self.tokenizer.encode(self._template.render(messages, tools), whole=True)
+        return self.tokenizer.encode(self.chat_template.render(messages, tools), whole=True)
 
     def compile_grammar(self, params: SamplingParams) -> GrammarMatcher | None:
         """Compile the schema or the expression of a request, which may take a second, and keep it.
