@@ -376,7 +376,6 @@ class Decoder(PromptMixin, GenerationMixin):
         if longest is None:
             return
         self._slots.redirect_writes()
-        self._slots.upload()
         if isinstance(self._launch, StepLaunch):
             self._launch.run()
         else:

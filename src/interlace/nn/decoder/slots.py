@@ -172,13 +172,14 @@ class Slots:
         self._lengths[slot] = length
 
     def redirect_writes(self) -> None:
-        """Direct the writes of a step to an unused row in the slots that a model fills.
+        """Direct the writes of a step to an unused row in the slots that a model fills, and upload all changes.
 
         A step writes one row of every slot. In these slots it is the row after the sequence. A full sequence has no
         such row, so the step overwrites its last one, which is safe: ``activate`` always prefills the last id again.
         """
         for slot in self._readers:
             self._set_row(slot, min(int(self._lengths[slot]), self.max_seq_len - 1), 0)
+        self.upload()
 
     def advance_lengths(self) -> None:
         """Increment the lengths of the sequences after a step; the step itself has advanced ``position``."""
