@@ -290,8 +290,8 @@ class Engine:
                 if not sequence.is_finished:
                     self._generation_tokens += 1
                     output = sequence.append(tokens[slot])
-                    logprobs = flight.logprobs.read(slot, tokens[slot], self.tokenizer)
-                    output.logprobs = None if logprobs is None else [logprobs]
+                    if slot in flight.logprobs.rows:
+                        output.logprobs = [flight.logprobs.read(slot, tokens[slot], self.tokenizer)]
                     # The step that made this token has written the keys and values of all tokens before it.
                     num_cached = len(sequence.tokens) - 1
                     if not num_cached % PAGE_TOKENS:

@@ -20,12 +20,15 @@ class LogprobCopy:
         rows: sequences that get a token, with their slots.
         logits: (batch, vocabulary), the model's own logits.
         tokens: (batch,), tokens by slot.
+
+    Attributes:
+        rows: rows of the slots whose requests ask for log probabilities.
     """
 
     def __init__(self, rows: Sequence[tuple[int, EngineSequence]], logits: torch.Tensor, tokens: torch.Tensor) -> None:
         wanted = {slot: sequence.request.params.logprobs for slot, sequence in rows}
         counts = {slot: count for slot, count in wanted.items() if count is not None}
-        self._rows = {slot: row for row, slot in enumerate(counts)}
+        self.rows = {slot: row for row, slot in enumerate(counts)}
         self._counts = counts
         if not counts:
             return
@@ -37,11 +40,9 @@ class LogprobCopy:
         numbers = torch.cat([chosen, best], -1), torch.cat([rank, ids], -1)
         self._logprobs, self._ids = (_copy_to_host(each) for each in numbers)
 
-    def read(self, slot: int, token: int, tokenizer: TextTokenizer | None) -> dict[int, Logprob] | None:
-        """Return log probabilities by token id for the token of a slot; None if its request asks for none."""
-        row = self._rows.get(slot)
-        if row is None:
-            return None
+    def read(self, slot: int, token: int, tokenizer: TextTokenizer | None) -> dict[int, Logprob]:
+        """Return log probabilities by token id for the token of a slot that has a row."""
+        row = self.rows[slot]
         count = self._counts[slot]
         logprobs, ids = self._logprobs[row].tolist(), self._ids[row].tolist()
         ranked = [(token, logprobs[0], ids[0] + 1)]

@@ -166,8 +166,7 @@ class Decoder(PromptMixin, GenerationMixin):
         positions = count_cache_positions(batch, max_seq_len, num_blocks)
         weights = load_weights(trained, select_device(device), positions, progress)
         warn_missing(() if trained is model else trained.notices, stacklevel=1)
-        padding = Padding.from_pretrained(trained)
-        return cls._build(trained, weights, batch, max_seq_len, num_blocks, padding)
+        return cls._build(trained, weights, batch, max_seq_len, num_blocks, Padding.from_pretrained(trained))
 
     @classmethod
     def _build(
@@ -180,14 +179,9 @@ class Decoder(PromptMixin, GenerationMixin):
         padding: Padding,
     ) -> Decoder:
         rope = build_rope_table(torch.as_tensor(model.inv_freq), max_seq_len, model.scaling)
+        stop, window = model.stop_token_ids, model.window
         decoder = cls.from_weights(
-            model.shape,
-            weights,
-            rope,
-            batch=batch,
-            stop_token_ids=model.stop_token_ids,
-            num_blocks=num_blocks,
-            window=model.window,
+            model.shape, weights, rope, batch=batch, stop_token_ids=stop, num_blocks=num_blocks, window=window
         )
         decoder.padding = padding
         return decoder
