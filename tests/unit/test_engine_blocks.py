@@ -51,7 +51,7 @@ def test_pages_are_shared_and_the_least_recently_released_is_reused_first() -> N
 
 
 def test_a_block_is_found_by_all_tokens_before_its_end_until_it_is_reused() -> None:
-    pages = make_allocator(3)
+    pages = make_allocator(4)
     cache = PrefixCache(pages)
     tokens = [*range(200)]
     pages.grow({0: 192})
@@ -63,12 +63,17 @@ def test_a_block_is_found_by_all_tokens_before_its_end_until_it_is_reused() -> N
     assert cache.find([1, *tokens[1:]], []) == [], "later blocks depend on the first"
     cache.insert(tokens, [], [2, 2, 2], 0, 3)
     assert cache.find(tokens, []) == [0, 1, 2], "what a block holds already is not entered again"
+    other = [*range(100, 164), *range(64, 128)]
+    pages.grow({0: 64 * 4})
+    cache.insert(other, [], [3], 0, 1)
+    assert cache.find([*other, 1], []) == [3], "block 1 has these tokens, after others"
+    pages.release(0, 192)
     pages.release(0)
-    pages.grow({1: 1})
-    assert pages.list_pages(1) == [2]
+    pages.grow({1: 1, 2: 1})
+    assert [*pages.list_pages(1), *pages.list_pages(2)] == [3, 2]
     assert cache.find(tokens, []) == [0, 1]
     cache.insert([7] * 64, [], [2], 0, 1)
-    assert len(cache._blocks) == 3, "entries of reused blocks go"
+    assert len(cache._blocks) == 4, "entries of reused blocks go"
 
 
 @AHEAD
@@ -95,6 +100,20 @@ def test_a_prompt_that_begins_like_another_reads_the_rest_only(
         assert stats.prefix_cache_queries_total == enabled * sum(map(len, prompts))
         assert stats.prefix_cache_hits_total == sum(cached)
         assert stats.block_usage == 0
+
+
+def test_blocks_that_an_aborted_prompt_has_not_read_are_not_shared() -> None:
+    engine = make_engine(batch=2, capacity=256, num_blocks=8, max_num_batched_tokens=64)
+    for tensor in (*engine.decoder.cache.k, *engine.decoder.cache.v):
+        tensor.fill_(float("nan"))
+    prompt = [n % 41 for n in range(230)]
+    engine.add_request("a", prompt, make_params(4))
+    engine.step()
+    engine.abort("a")
+    engine.add_request("b", prompt, make_params(4))
+    news = collect(engine)["b"]
+    assert join_tokens(news) == generate_alone(prompt, 4, ())
+    assert news[0].num_cached_tokens == 64
 
 
 def test_logits_after_a_hit_are_bit_for_bit_those_without_the_cache() -> None:

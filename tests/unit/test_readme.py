@@ -13,7 +13,6 @@ import runpy
 import sys
 import tomllib
 from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 

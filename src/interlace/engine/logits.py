@@ -66,7 +66,7 @@ class LogitsSampler:
         self._rows: _RowTensors | None = None
         self._counts: torch.Tensor | None = None  # (batch, vocabulary), occurrences in the text
         self._is_in_prompt: torch.Tensor | None = None
-        self._counted: dict[int, EngineSequence] = {}
+        self._counted: dict[int, EngineSequence] = {}  # sequence whose tokens are counted, by slot
 
     def sample(self, rows: Rows) -> None:
         """Replace the tokens of the rows that ask for more."""
@@ -141,9 +141,9 @@ class LogitsSampler:
             self._counts = torch.zeros(extents, dtype=torch.int32, device=self._device)
             self._is_in_prompt = torch.zeros(extents, dtype=torch.bool, device=self._device)
         for slot, sequence in rows:
-            if self._counted.get(slot) is sequence and sequence.is_counted:
+            if self._counted.get(slot) is sequence:
                 continue
-            self._counted[slot], sequence.is_counted = sequence, True
+            self._counted[slot] = sequence
             prompt = len(sequence.request.prompt)
             tokens = self._upload(np.array(sequence.tokens))
             self._is_in_prompt[slot].zero_().index_fill_(0, tokens[:prompt], True)

@@ -26,7 +26,6 @@ class EngineSequence:
         hashes: hashes of the first full blocks of the tokens.
         num_entered: number of blocks that are in the prefix cache.
         grammar: state of structured output, None if the text is free.
-        is_counted: True if the tokens are counted for penalties.
         is_finished: True after the last token.
     """
 
@@ -41,18 +40,12 @@ class EngineSequence:
     hashes: list[bytes] = field(default_factory=list)
     num_entered: int = 0
     grammar: GrammarMatcher | None = None
-    is_counted: bool = False
     is_finished: bool = False
 
     @property
     def num_generated(self) -> int:
         """Number of generated tokens that have reached the host."""
         return len(self.tokens) - len(self.request.prompt)
-
-    @property
-    def num_pending(self) -> int:
-        """Number of generated tokens that have not reached the host."""
-        return self.num_enqueued - self.num_generated
 
     @property
     def can_end(self) -> bool:

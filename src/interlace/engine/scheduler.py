@@ -49,7 +49,7 @@ class Scheduler:
         """Give slots to waiting sequences while there is room."""
         while self.waiting and len(self.running) < self._batch:
             sequence = self.waiting[0]
-            if sequence.num_pending or self._is_sibling_unread(sequence):
+            if self._is_sibling_unread(sequence):
                 return
             shared = [] if self._cache is None else self._cache.find(sequence.tokens, sequence.hashes)
             if not self._has_room(sequence, shared):
@@ -93,7 +93,7 @@ class Scheduler:
         # Steps sample greedily where other ops sample afterwards.
         sampling = GREEDY if sequence.request.params.changes_logits else make_sampling(sequence)
         slot = self._session.add(sequence.tokens, sampling, shared)
-        sequence.slot, sequence.num_entered, sequence.is_counted = slot, len(shared), False
+        sequence.slot, sequence.num_entered = slot, len(shared)
         self.running[slot] = sequence
         num_shared = len(shared) * PAGE_TOKENS
         if self._cache is not None:
