@@ -77,6 +77,19 @@ def test_a_text_has_whole_characters_only(tokenizer: TextTokenizer) -> None:
     assert ("".join(piece for piece, _ in found), found[-1][1]) == ("é é", "!")
 
 
+def test_a_text_goes_on_where_the_packages_stream_fails(tokenizer: TextTokenizer) -> None:
+    class Stream:
+        def step(self, *given: object) -> str:
+            raise Exception("Invalid prefix encountered")
+
+    ids = tokenizer.encode("hello wé é!")
+    for failing in range(len(ids)):
+        text = IncrementalDecoder(tokenizer)
+        pieces = [text.push(id) for id in ids[:failing]]
+        text._stream = Stream()
+        assert "".join([*pieces, *(text.push(id) for id in ids[failing:])]) == "hello wé é!"
+
+
 def test_generate_takes_texts_and_ids_and_gives_texts(llm: il.LLM, tokenizer: TextTokenizer) -> None:
     params = il.SamplingParams(temperature=0, max_tokens=9)
     prompts = ["hello w", "abc"]

@@ -80,22 +80,23 @@ class IncrementalDecoder:
     """
 
     def __init__(self, tokenizer: TextTokenizer, skip_special_tokens: bool = True) -> None:
+        from tokenizers.decoders import DecodeStream
+
         self._tokenizer, self._skips = tokenizer, skip_special_tokens
+        self._stream: Any = DecodeStream(skip_special_tokens=skip_special_tokens)
         # Keep the ids of the last returned piece, because the text of an id can depend on those before it. Keep the ids
         # after them until their characters are complete: one incomplete character can hide all others of its run of
         # bytes.
         self._last: list[int] = []
         self._more: list[int] = []
-        self._last_text = ""
 
     def push(self, id: int) -> str:
         """Return the text that an id completes, empty if there is none. Raises ModelFileError as ``decode`` does."""
         self._more.append(id)
-        piece = self._decode_more()
+        piece = self._step(id) if self._stream is not None else self._decode_more()
         if not piece or piece.endswith("\ufffd"):
             return ""
         self._last, self._more = self._more, []
-        self._last_text = self._tokenizer.decode(self._last, self._skips)
         return piece
 
     def finish(self) -> str:
@@ -103,10 +104,17 @@ class IncrementalDecoder:
         piece, self._more = self._decode_more(), []
         return piece
 
+    def _step(self, id: int) -> str:
+        try:
+            return self._stream.step(self._tokenizer._tokenizer, id) or ""
+        except Exception:  # noqa: BLE001  # of texts that change as they grow, as some with invalid bytes do
+            self._stream = None
+            return self._decode_more()
+
     def _decode_more(self) -> str:
         decode, skips = self._tokenizer.decode, self._skips
-        text = decode(self._last + self._more, skips)
-        return text[len(self._last_text) :] if text.startswith(self._last_text) else decode(self._more, skips)
+        given, text = decode(self._last, skips), decode(self._last + self._more, skips)
+        return text[len(given) :] if text.startswith(given) else decode(self._more, skips)
 
 
 def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
