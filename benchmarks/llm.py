@@ -12,9 +12,10 @@ token is brought to the host. ``LLM.generate`` is measured by the wall clock, ho
                    difference over 128
     throughput     64 requests of 32 ids together with 128 new tokens each: best of 3 after a short one
 
-Each batch has an engine of its own with as many slots, unless ``--slots`` is given; the first tokens are measured on
-that of the smallest batch, the throughput on that of the largest. Prompts are not kept in a prefix cache. What does
-not begin within ``--seconds`` is left out.
+Each batch has an engine of its own with as many slots. With ``--slots`` one engine with so many serves all, which has
+launches of as many slots as each batch, as ``LLM`` has for 1 and 16. First tokens are measured on the engine of the
+first batch, throughput on that of the last. Prompts are not kept in a prefix cache. What does not begin within
+``--seconds`` is left out.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Case:
     Attributes:
         model: name of the model.
         batches: numbers of requests together.
-        slots: slots of all engines; None for as many as the batch.
+        slots: slots of one engine for all batches; None for an engine of each batch, with as many.
         chunk: most prompt tokens of a step.
         has_blocks: True for a cache in blocks, False for memory of each slot's own.
         seconds: time after which nothing more begins.
@@ -180,27 +181,30 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
         except InterlaceError as error:
             row["left_out"][what] = format_error(error)
 
+    engine: Any = None
     for number, batch in enumerate(case.batches):
         if time.monotonic() - begin > case.seconds:
             row["left_out"][f"batch {batch}"] = "no time left"
             continue
-        start = time.monotonic()
-        slots = case.slots or batch
-        blocks = slots * capacity if case.has_blocks else None
-        decoder = Decoder.from_weights(shape, weights, rope, batch=slots, num_blocks=blocks)
-        engine = Engine(decoder, max_num_batched_tokens=case.chunk, enable_prefix_caching=False)
-        synchronize()
-        row["build_s"][str(batch)], row["how"][str(batch)] = time.monotonic() - start, str(decoder.explain())
-        runs = Runs(LLM(engine), shape.vocabulary, synchronize)
+        if engine is None:
+            start, slots = time.monotonic(), case.slots or batch
+            blocks = slots * capacity if case.has_blocks else None
+            decoder = Decoder.from_weights(shape, weights, rope, batch=slots, num_blocks=blocks)
+            decoder.build_batches(case.batches if case.slots else ())
+            engine = Engine(decoder, max_num_batched_tokens=case.chunk, enable_prefix_caching=False)
+            synchronize()
+            row["build_s"][str(slots)], row["how"][str(slots)] = time.monotonic() - start, str(decoder.explain())
+            runs = Runs(LLM(engine), shape.vocabulary, synchronize)
         for length in sizes.first if not number else ():
             attempt(f"first token of {length}", "first_token", str(length), runs.measure_first_token, length)
         attempt(f"latency of {batch}", "latency", str(batch), runs.measure_latency, batch)
         if number == len(case.batches) - 1:
             attempt("throughput", "throughput", f"{sizes.requests}:{sizes.ids}:{sizes.more}", runs.measure_throughput)
-        engine.close()
-        del runs, engine, decoder
-        if device == "cuda":
-            torch.cuda.empty_cache()
+        if not case.slots:
+            engine.close()
+            engine = decoder = runs = None
+            if device == "cuda":
+                torch.cuda.empty_cache()
     return row
 
 
@@ -210,8 +214,8 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def print_row(row: Mapping[str, Any]) -> None:
-    for batch, seconds in row["build_s"].items():
-        print(f"  {batch} requests: engine built in {seconds:.1f} s; {row['how'][batch]}", flush=True)
+    for slots, seconds in row["build_s"].items():
+        print(f"  engine of {slots} slots built in {seconds:.1f} s; {row['how'][slots]}", flush=True)
     for length, times in row["first_token"].items():
         print(
             f"  first token of {length} ids: median {times['median_ms']:.2f} ms, best {times['best_ms']:.2f}",
@@ -230,7 +234,7 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--case", action="append", required=True, metavar="MODEL", help=", ".join(LLAMAS))
     parser.add_argument("--batches", default="1,16,64", help="numbers of requests together")
-    parser.add_argument("--slots", type=int, help="slots of all engines; by default as many as requests")
+    parser.add_argument("--slots", type=int, help="slots of one engine for all; by default each batch has its own")
     parser.add_argument("--chunk", type=int, default=512, help="most prompt tokens of a step")
     parser.add_argument("--plain", action="store_true", help="memory of each slot's own in place of blocks")
     parser.add_argument("--seconds", type=float, default=240.0, help="of each case, after which nothing more begins")

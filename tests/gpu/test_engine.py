@@ -58,7 +58,9 @@ def test_tokens_are_the_same_whether_steps_are_enqueued_ahead_or_not(name: str, 
 @NAMES
 def test_greedy_tokens_are_nearly_the_likeliest_in_float64(name: str) -> None:
     gold = make_decoder(SHAPES[name], torch.float64, None)
-    engine = Engine(make_decoder(SHAPES[name], torch.bfloat16, 40), max_num_batched_tokens=112)
+    decoder = make_decoder(SHAPES[name], torch.bfloat16, 40)
+    decoder.build_batches((1, 2))
+    engine = Engine(decoder, max_num_batched_tokens=112)
     params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
     results = []
     for _ in range(2):  # the second time prompts are in the prefix cache

@@ -10,6 +10,7 @@ import torch
 import interlace as il
 from interlace.nn import Decoder, SlotSampling
 from interlace.nn.decoder import launch
+from interlace.nn.decoder.batches import BatchLaunches
 
 from ..unit.llama import SHAPE, ToyForCausalLM, oracle, relative_error
 
@@ -141,3 +142,64 @@ def test_steps_that_read_prompts_are_launches_and_texts_stay_the_same(
     for way in ways:
         assert decoder.generate(prompts, 4, **way) == plain.generate(prompts, 4, **way)
     assert decoder.lengths == (0, 0)
+
+
+@pytest.mark.parametrize("pages", [None, 4])
+def test_steps_of_few_sequences_run_in_launches_of_few_slots(
+    pages: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = replace(SHAPE, layers=1)
+    model = ToyForCausalLM(shape, dtype=torch.float32)
+    monkeypatch.setattr(launch, "device_fallback_reason", lambda device: None)
+    monkeypatch.setattr(launch, "STEP_EXECUTORS", (il.SerialExecutor,))
+    sizes: list[int] = []
+    monkeypatch.setattr(launch.StepLaunch, "measure_step_us", lambda self: self._enqueue() or float(len(self._advance)))
+    run = launch.StepLaunch.run
+    monkeypatch.setattr(launch.StepLaunch, "run", lambda self: (sizes.append(len(self._advance)), run(self)))
+    decoder = Decoder.from_model(model, batch=3, max_seq_len=12, num_blocks=pages)
+    texts = {decoder.add(prompt): list(prompt) for prompt in PROMPTS}
+    names: list[str] = []
+    decoder.build_batches((1, 2, 3, 5), lambda every: (names.append(name) or name for name in every))
+    assert names == [f"steps of {size} sequences" for size in (5, 3, 2, 1)]
+    assert decoder._batches.sizes == (1, 2, 3)
+
+    def step() -> None:
+        for slot, ids in texts.items():
+            ids.append(int(decoder.next[slot]))
+        logits, following = decoder.step()
+        for slot, ids in texts.items():
+            right = oracle(model, shape, ids)[-1]
+            assert relative_error(logits[slot], right) < 1e-5
+            assert following[slot] == right.argmax()
+
+    step()
+    texts[decoder.add([9, 9], sampling=SlotSampling(temperature=0.0))] = [9, 9]
+    step()
+    decoder.abort(0)
+    texts.pop(0)
+    step()
+    decoder.abort(1)
+    texts.pop(1)
+    step()
+    decoder.abort(2)
+    texts.pop(2)
+    texts[decoder.add([4])] = [4]
+    step()
+    step()
+    assert sizes == [2, 3, 3, 3, 1, 1]
+    assert decoder._slots.position.tolist() == [3, 0, 0]
+    assert decoder.lengths == (3, 0, 0)
+
+
+def test_a_launch_of_few_slots_that_takes_longer_is_not_kept() -> None:
+    times = {4: 10.0, 3: 12.0, 2: 8.0, 1: 9.0}
+    made = {}
+    for size, step_us in times.items():
+        made[size] = launch.StepLaunch.__new__(launch.StepLaunch)
+        made[size].step_us = step_us
+    batches = BatchLaunches(4, made[4], lambda slots: made[slots] if slots != 1 else "no room")
+    for size in (3, 2, 1):
+        batches.build(size)
+    assert batches.sizes == (2, 4)
+    assert [batches.find(slots) for slots in (1, 2, 3, 4)] == [made[2], made[2], made[4], made[4]]
+    BatchLaunches(4, "none", lambda slots: made[slots]).build(2)

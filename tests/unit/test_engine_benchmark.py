@@ -35,7 +35,9 @@ def test_every_part_of_the_protocol_is_measured(slots: int | None, capsys: pytes
     (found,) = row["throughput"].values()
     assert found["tokens_per_s"] == pytest.approx(35 / min(found["seconds"]))
     LLM.print_row(row)
-    assert len(capsys.readouterr().out.splitlines()) == 2 + 2 + 2 + 1
+    engines = ["4"] if slots else ["1", "3"]
+    assert [*row["build_s"]] == engines
+    assert len(capsys.readouterr().out.splitlines()) == len(engines) + 2 + 2 + 1
 
 
 def test_nothing_begins_after_the_time_is_up() -> None:

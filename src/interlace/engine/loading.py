@@ -19,6 +19,7 @@ from interlace.nn.decoder.decoder import Decoder
 from interlace.nn.decoder.files import Progress, select_device
 
 _GPU_SEQS, _CPU_SEQS = 64, 8  # default number of slots
+_FEW_SEQS = 1, 16  # slots of further launches, which run steps of few sequences
 _CACHE_SHARE = 0.8  # share of the memory that weights leave free, of which blocks take no more by default
 
 
@@ -65,6 +66,7 @@ def load_for_engine(
         device=where,
         progress=progress,
     )
+    decoder.build_batches(_FEW_SEQS)
     return LoadedModel(model.path.name, decoder, tokenizer, template)
 
 

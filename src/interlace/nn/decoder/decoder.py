@@ -15,6 +15,7 @@ from interlace.models.llama import PAGE_TOKENS, LlamaShape
 from interlace.models.notices import warn_missing
 from interlace.models.pretrained import PretrainedModel, load_model_quietly
 from interlace.nn.decoder import step as plain
+from interlace.nn.decoder.batches import BatchLaunches
 from interlace.nn.decoder.cache import (
     KVCache,
     check_memory,
@@ -98,6 +99,7 @@ class Decoder(PromptMixin, GenerationMixin):
         self._library = LibraryReader(shape, self._weights, self._rope, self.cache, self.logits, self.next)
         self._prompts = PromptQueue()
         self._launch = self._build_launch()
+        self._batches = BatchLaunches(batch, self._launch, lambda slots: self._build_launch(slots=slots))
         self._build_reader()
 
     @classmethod
@@ -355,7 +357,7 @@ class Decoder(PromptMixin, GenerationMixin):
             if taken:
                 self._slots.position += self._slots.advance
         else:
-            self._decode(max((lengths[slot] for slot in taken), default=None))
+            self._decode(taken, lengths)
         self._slots.advance_lengths()
         if reading is not None:
             if reading.chunk is None:
@@ -365,15 +367,15 @@ class Decoder(PromptMixin, GenerationMixin):
                 (self._slots.activate if is_read else self._slots.set)(segment.sequence, length)
         return StepResult(self.logits, self.next)
 
-    def _decode(self, longest: int | None) -> None:
-        """Decode a token of each sequence, of which the longest has so many tokens; None if there is none."""
-        if longest is None:
+    def _decode(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Decode a token of the sequence in each of these slots, in ascending order; of no slot, do nothing."""
+        if not slots:
             return
         self._slots.redirect_writes()
         if isinstance(self._launch, StepLaunch):
-            self._launch.run()
+            self._batches.find(slots[-1] + 1).run()
         else:
-            self._run_plain(longest + 1)
+            self._run_plain(max(lengths[slot] for slot in slots) + 1)
 
     def _run_plain(self, reach: int) -> None:
         """Run the step with PyTorch's own ops."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from interlace.executors.gpu import find_spec
 from interlace.models.llama import LlamaShape
 from interlace.models.step_rows import CHUNKS
+from interlace.nn.decoder.batches import BatchLaunches, take_rows
 from interlace.nn.decoder.cache import KVCache, check_positive
 from interlace.nn.decoder.chunks import ChunkLaunches, select_chunks
 from interlace.nn.decoder.exclusive_lock import ExclusiveLock
@@ -47,6 +48,7 @@ class PromptMixin:
     _slots: Slots
     _sampling: SamplingState
     _launch: StepLaunch | str
+    _batches: BatchLaunches
     _library: LibraryReader
     _prompts: PromptQueue
     _chunks: ChunkLaunches
@@ -115,14 +117,36 @@ class PromptMixin:
             slots, last = slice(slot, slot + 1), torch.full((1,), length + len(tokens) - 1, device=self.device)
             self.next[slots] = self._sampling.sample(self.logits[slots], last, slots)
 
-    def _build_launch(self, chunk: int = 0, rows: Mapping[str, torch.Tensor] | None = None) -> StepLaunch | str:
-        tensors = {"tokens": self._tokens, "position": self._slots.position, "rope": self._rope}
-        tensors |= {"logits": self.logits, "next": self.next, **self._sampling.tensors}
-        tensors |= {**self.cache.tensors, **self._weights, **(rows or {})}
+    def _build_launch(
+        self, chunk: int = 0, rows: Mapping[str, torch.Tensor] | None = None, slots: int | None = None
+    ) -> StepLaunch | str:
+        """Build the launch of a step, of the first slots only if their number is given."""
+        batch = self.batch if slots is None else slots
+        own = {"tokens": self._tokens, "position": self._slots.position, "logits": self.logits, "next": self.next}
+        own = take_rows({**own, **self._sampling.tensors, **self.cache.tensors}, batch, self._pages is not None)
+        tensors = {**own, "rope": self._rope, **self._weights, **(rows or {})}
         pages = None if self._pages is None else self.num_blocks
         with torch.inference_mode(self.logits.is_inference()):  # same mode as when the decoder was built
-            advance = self._slots.advance if rows is None else torch.zeros_like(rows["position"])
-            return build_step_launch(self.shape, self.batch, self.max_seq_len, tensors, advance, pages, chunk)
+            advance = self._slots.advance[:batch] if rows is None else torch.zeros_like(rows["position"])
+            return build_step_launch(self.shape, batch, self.max_seq_len, tensors, advance, pages, chunk)
+
+    def build_batches(self, sizes: Iterable[int], progress: Progress = iter) -> None:
+        """Build launches of fewer slots than the decoder has, which run steps whose sequences are in the first slots.
+
+        Without launches of steps, as on a CPU, the call does nothing.
+
+        Args:
+            sizes: numbers of slots; those that the decoder has not are skipped.
+            progress: iterator over the names of the launches, which may display the progress.
+
+        Raises:
+            BusyError: another call or stream is in progress.
+            LaunchEndedError: a launch ended itself, and with it the CUDA context.
+        """
+        with self.lock.acquire("Decoder.build_batches"):
+            names = {f"steps of {size} sequences": size for size in sorted(sizes, reverse=True)}
+            for name in progress(names):
+                self._batches.build(names[name])
 
     def _build_reader(self) -> None:
         """Make the choice of what reads prompts, where launches run steps on a GPU."""
