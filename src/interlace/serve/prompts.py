@@ -1,0 +1,75 @@
+"""Prompts as token ids: texts are encoded, and chat templates rendered, in threads next to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from interlace.core.errors import InterlaceError
+from interlace.engine import Engine
+from interlace.serve.errors import ApiError, convert_engine_error
+from interlace.serve.messages import Message, convert_messages
+from interlace.serve.requests import Prompt
+
+_THREADS = 4
+T = TypeVar("T")
+
+
+class PromptEncoder:
+    """Encoder of the prompts of requests.
+
+    Args:
+        engine: engine whose tokenizer and chat template are used; both may be called from any thread.
+        log_prompt: function that gets every prompt as text, or None.
+    """
+
+    def __init__(self, engine: Engine, log_prompt: Callable[[str], None] | None) -> None:
+        self._engine = engine
+        self._log_prompt = log_prompt or (lambda text: None)
+        self._pool = ThreadPoolExecutor(_THREADS, "encode")
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def encode_prompts(self, prompts: Sequence[Prompt]) -> list[Sequence[int]]:
+        """Return the ids of the prompts of a completion.
+
+        Raises:
+            ApiError: there is no tokenizer for a text, or it fails on it.
+        """
+        for prompt in prompts:
+            self._log_prompt(prompt if isinstance(prompt, str) else str(prompt))
+        if not any(isinstance(prompt, str) for prompt in prompts):
+            return [prompt for prompt in prompts if not isinstance(prompt, str)]
+        self._check_tokenizer("prompt")
+        encode = self._engine.tokenizer.encode
+        return await self._call("prompt", lambda: [encode(p) if isinstance(p, str) else p for p in prompts])
+
+    async def encode_chat(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None) -> Sequence[int]:
+        """Return the ids of a chat's prompt.
+
+        Raises:
+            ApiError: there is no tokenizer or no chat template, or the template raises.
+        """
+        self._check_tokenizer("messages")
+        converted = convert_messages(messages)
+
+        def encode() -> Sequence[int]:
+            prompt = self._engine.render_chat(converted, tools)
+            self._log_prompt(prompt if isinstance(prompt, str) else str(prompt))
+            return self._engine.tokenizer.encode(prompt, whole=True) if isinstance(prompt, str) else prompt
+
+        return await self._call("messages", encode)
+
+    def _check_tokenizer(self, param: str) -> None:
+        if self._engine.tokenizer is None:
+            raise ApiError(400, "this model has no tokenizer; send token ids to /v1/completions", param=param)
+
+    async def _call(self, param: str, function: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+        except InterlaceError as error:
+            raise convert_engine_error(error, param) from None

@@ -1,0 +1,87 @@
+"""Server: uvicorn with a graceful end."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from interlace.engine import Engine
+from interlace.serve.app import ApiServer
+from interlace.serve.errors import make_shutdown_error
+from interlace.serve.settings import ServerSettings
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 takes any free one.
+
+    Raises:
+        OSError: the host is not an address of this machine, or the port is taken or may not be used.
+    """
+    # asyncio sets TCP_NODELAY only if the protocol is named; otherwise a chunk waits 40 ms.
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(2048)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+class ApiUvicorn(uvicorn.Server):
+    """Uvicorn server of an ``ApiServer``.
+
+    The first SIGTERM or SIGINT lets running requests finish and has new ones refused with 503; a second one ends the
+    server at once. If the engine fails, the server ends.
+    """
+
+    def __init__(self, api: ApiServer) -> None:
+        super().__init__(
+            uvicorn.Config(
+                api.application,
+                http="h11",
+                ws="none",
+                log_level="critical",  # the application reports its faults, without messages that quote prompts
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                timeout_graceful_shutdown=1,  # seconds after running requests have finished
+            )
+        )
+        self._api = api
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end at the first signal, end at the second."""
+        self.should_exit = self._api.is_draining
+        self._api.is_draining = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return True if the server ends now; uvicorn asks ten times a second."""
+        has_drained = self._api.is_draining and not self.server_state.tasks
+        if has_drained or self._api.engine_thread.failure is not None:
+            self.should_exit = True
+        if self.should_exit:
+            self._api.engine_thread.fail_all(make_shutdown_error())
+        return await super().on_tick(counter)
+
+
+def serve(
+    engine: Engine, settings: ServerSettings, listening: socket.socket, report: Callable[[str], None]
+) -> BaseException | None:
+    """Answer requests until a signal ends the server; return the error if the engine failed.
+
+    Args:
+        engine: the engine.
+        settings: name, limits and defaults.
+        listening: socket of the server, as ``listen`` returns it.
+        report: function that gets a line on each fault of the server.
+    """
+    api = ApiServer(engine, settings, report)
+    ApiUvicorn(api).run(sockets=[listening])
+    return api.engine_thread.failure
