@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
-from interlace.core.errors import ModelFileError, PromptError
+from interlace.core.errors import LengthError, ModelFileError, PromptError
 from interlace.engine import CompletionOutput, EngineStats, Logprob, RequestOutput, SamplingParams
 
 
@@ -17,7 +18,7 @@ class CharacterTokenizer:
     def encode(self, text: str, whole: bool = False) -> list[int]:
         return [*map(ord, text)]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(map(chr, ids))
 
 
@@ -43,6 +44,7 @@ class FakeEngine:
 
     model_name: str = "fake"
     tokenizer: Any = field(default_factory=CharacterTokenizer)
+    chat_template: Any = field(default_factory=lambda: SimpleNamespace(text="{{ tools }}"))
     max_model_len: int = 2048
     max_num_seqs: int = 4
     gate: threading.Semaphore | None = None
@@ -55,11 +57,11 @@ class FakeEngine:
     threads: set[str] = field(default_factory=set)
     tokens: int = 0
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Any = None) -> list[int]:
         self.rendered.append((messages, tools))
         if "raise" in str(messages[-1]["content"]):
             raise ModelFileError("the chat template fails: no such role")
-        return "\n".join(str(message["content"]) for message in messages)
+        return [*map(ord, "\n".join(str(message["content"]) for message in messages))]
 
     def add_request(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams) -> None:
         self.threads.add(threading.current_thread().name)
@@ -68,7 +70,7 @@ class FakeEngine:
             raise PromptError("the prompt has no tokens, or one out of the vocabulary")
         room = self.max_model_len - len(prompt)
         if room < (params.max_tokens or 1):
-            raise PromptError(f"{len(prompt)} ids and {params.max_tokens} new ones are more than {self.max_model_len}")
+            raise LengthError(f"{len(prompt)} ids and {params.max_tokens} new ones are more than {self.max_model_len}")
         text = "".join(map(chr, prompt))
         found = next((answer for key, answer in self.script.items() if text.endswith(key)), None)
         answer = [*map(ord, found)] if found is not None else [*prompt]

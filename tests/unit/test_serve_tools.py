@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,6 +182,11 @@ def test_no_tools_are_used_where_none_are_asked_for() -> None:
 )
 def test_tools_that_contradict_are_refused_by_name(fields: dict[str, Any], param: str) -> None:
     assert ask(FakeEngine(), **fields)["error"]["param"] == param
+
+
+def test_tools_are_refused_where_the_template_has_no_place_for_them() -> None:
+    engine = FakeEngine(chat_template=SimpleNamespace(text="{{ messages }}"))
+    assert ask(engine)["error"]["param"] == "tools"
 
 
 def test_a_call_that_is_cut_off_stays_text() -> None:

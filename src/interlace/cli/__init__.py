@@ -8,14 +8,28 @@ import typer
 from typer.core import TyperGroup
 
 from interlace import __version__
-from interlace.cli import bench, explain, generate, order, pipeline, plan, profile, run, studio, trace, traffic, tune
+from interlace.cli import (
+    bench,
+    explain,
+    generate,
+    order,
+    pipeline,
+    plan,
+    profile,
+    run,
+    serve,
+    studio,
+    trace,
+    traffic,
+    tune,
+)
 from interlace.cli.console import note_warnings, report_errors
 from interlace.cli.streams import guard_standard_streams
 from interlace.core.devices import DEFAULT_GPU
 
 #: Order of the commands in ``interlace --help``: those for newcomers come first.
 _PANELS = {
-    "Run": ("run", "generate", "trace"),
+    "Run": ("run", "generate", "serve", "trace"),
     "Plan, and see why": ("explain", "plan", "verify"),
     "Study orders, caches and loops": ("studio", "traffic", "order", "pipeline"),
     "Measure on a GPU": ("bench", "tune", "profile"),
@@ -77,7 +91,7 @@ def _app(
     """Options of the app itself."""
 
 
-for _room in (run, generate, plan, explain, trace, traffic, bench, tune, profile, order, studio, pipeline):
+for _room in (run, generate, serve, plan, explain, trace, traffic, bench, tune, profile, order, studio, pipeline):
     _room.register(app)
 _panels_by_command = {name: panel for panel, names in _PANELS.items() for name in names}
 for _command in app.registered_commands:

@@ -1,10 +1,15 @@
-"""Settings of a generation config that change tokens and that a decoder does not apply."""
+"""Settings of a generation config: those that a decoder does not apply, and defaults of sampling."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from interlace.models.folder import read_json
+
+#: Settings that are defaults of requests to a server, as in vLLM; their names are those of sampling parameters.
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 #: Values without effect, by the name of the setting. Sampling settings (``do_sample``, ``temperature``, ``top_k``, ...)
 #: are absent: arguments of a decoder's ``generate`` choose them. Source: ``GenerationConfig`` of ``transformers``.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -28,3 +33,16 @@ def list_ignored(generation: Mapping[str, Any] | None, where: str) -> tuple[str,
     if not ignored:
         return ()
     return (f"the generation config of {where} has {', '.join(ignored)}, which a decoder does not follow",)
+
+
+def read_sampling_defaults(path: Path) -> dict[str, Any]:
+    """Return the sampling parameters that the generation config of a folder sets; none for a GGUF file.
+
+    Raises:
+        ModelFileError: the file is damaged.
+    """
+    file = path / "generation_config.json"
+    if not file.is_file():
+        return {}
+    settings = read_json(file)
+    return {name: settings[name] for name in _SAMPLING if settings.get(name) is not None}

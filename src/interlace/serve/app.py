@@ -107,7 +107,7 @@ class ApiServer:
         call = await self._read(request, CompletionRequest)
         defaults = self._settings.default_params
         params = call.build_params(defaults, logprobs=call.logprobs)
-        stream = self.engine_thread.submit(await self._encoder.encode_prompts(call.prompt), params)
+        stream = self.engine_thread.submit(await self._encoder.encode_prompts(call.prompt), params, "prompt")
         return self._answer(call, CompletionWriter(call, stream))
 
     async def _chat(self, request: Request) -> ASGIApp:
@@ -115,7 +115,7 @@ class ApiServer:
         use = plan_tools(call)
         params = call.build_chat_params(self._settings.default_params, use.schema)
         prompt = await self._encoder.encode_chat(call.messages, use.tools)
-        stream = self.engine_thread.submit([prompt], params)
+        stream = self.engine_thread.submit([prompt], params, "messages")
         return self._answer(call, ChatWriter(call, stream, use.parse_names, use.call_reason))
 
     async def _read(self, request: Request, kind: type[Any]) -> Any:

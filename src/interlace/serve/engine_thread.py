@@ -30,6 +30,7 @@ class AnswerStream:
 
     Attributes:
         prompts: ids of each prompt.
+        param: field of the request that they come from.
         id: name of the request; the engine's request of prompt ``i`` is ``f"{id}-{i}"``.
         is_done: True once all prompts are answered and all news were read.
         cached_tokens: tokens of prompts that the engine had cached.
@@ -37,8 +38,9 @@ class AnswerStream:
         begin_s, last_s: when the request came, and when its last news came; None for no news.
     """
 
-    def __init__(self, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, prompts: Sequence[Sequence[int]], param: str) -> None:
         self.prompts = prompts
+        self.param = param
         self.id = uuid4().hex
         self.cached_tokens = 0
         self.generated_tokens = 0
@@ -124,8 +126,13 @@ class EngineThread:
         await asyncio.to_thread(self._thread.join)
         self.fail_all(make_shutdown_error())
 
-    def submit(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> AnswerStream:
+    def submit(self, prompts: Sequence[Sequence[int]], params: SamplingParams, param: str) -> AnswerStream:
         """Hand prompts to the engine and return the stream of their answers, which also delivers the engine's refusal.
+
+        Args:
+            prompts: ids of each prompt.
+            params: sampling parameters of all.
+            param: field of the request that the prompts come from.
 
         Raises:
             ApiError: the queue is full, or the engine has failed.
@@ -134,7 +141,7 @@ class EngineThread:
             raise ApiError(503, "the engine has failed", code="engine_error")
         if len(prompts) > self._max_requests:
             raise ApiError(
-                400, f"{len(prompts)} prompts are more than the {self._max_requests} of a queue", param="prompt"
+                400, f"{len(prompts)} prompts are more than the {self._max_requests} of a queue", param=param
             )
         if len(self._streams) + len(prompts) > self._max_requests:
             raise ApiError(
@@ -143,7 +150,7 @@ class EngineThread:
                 code="queue_full",
                 headers={"retry-after": str(_RETRY_AFTER_S)},
             )
-        stream = AnswerStream(prompts)
+        stream = AnswerStream(prompts, param)
         for index, ids in enumerate(prompts):
             request_id = f"{stream.id}-{index}"
             self._streams[request_id] = index, stream
@@ -200,7 +207,7 @@ class EngineThread:
         try:
             self._engine.add_request(request_id, ids, params)
         except InterlaceError as error:
-            self._call_loop(self._refuse, request_id, convert_engine_error(error))
+            self._call_loop(self._refuse, request_id, error)
 
     def _end(self) -> None:
         self._is_stopping = True
@@ -223,11 +230,12 @@ class EngineThread:
             stream.last_s = now_s
             stream.add(index, output)
 
-    def _refuse(self, request_id: str, error: ApiError) -> None:
+    def _refuse(self, request_id: str, error: InterlaceError) -> None:
         _, stream = self._streams.pop(request_id, (0, None))
         if stream is not None:
-            stream.fail(error)
-            self.abort(stream, error)
+            refusal = convert_engine_error(error, stream.param)
+            stream.fail(refusal)
+            self.abort(stream, refusal)
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
-from interlace.core.errors import InterlaceError
+from interlace.core.errors import InterlaceError, LengthError, RequestError
 
 _MAX_MESSAGE = 1000  # characters of a message that are sent
 
@@ -87,5 +87,5 @@ def make_value_error(reason: str) -> PydanticCustomError:
 
 def convert_engine_error(error: InterlaceError, param: str | None = None) -> ApiError:
     """Return the response to a request that the engine refuses; the engine's error may name the field itself."""
-    named = getattr(error, "param", None)
-    return ApiError(400, str(error), param=named if isinstance(named, str) else param, code="invalid_value")
+    code = "context_length_exceeded" if isinstance(error, LengthError) else "invalid_value"
+    return ApiError(400, str(error), param=error.param if isinstance(error, RequestError) else param, code=code)

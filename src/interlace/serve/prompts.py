@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from interlace.core.errors import InterlaceError
 from interlace.engine import Engine
+from interlace.models.tokenizer import TextTokenizer
 from interlace.serve.errors import ApiError, convert_engine_error
 from interlace.serve.messages import Message, convert_messages
 from interlace.serve.requests import Prompt
@@ -27,7 +28,7 @@ class PromptEncoder:
 
     def __init__(self, engine: Engine, log_prompt: Callable[[str], None] | None) -> None:
         self._engine = engine
-        self._log_prompt = log_prompt or (lambda text: None)
+        self._log_prompt = log_prompt
         self._pool = ThreadPoolExecutor(_THREADS, "encode")
 
     def close(self) -> None:
@@ -40,12 +41,11 @@ class PromptEncoder:
         Raises:
             ApiError: there is no tokenizer for a text, or it fails on it.
         """
-        for prompt in prompts:
+        for prompt in prompts if self._log_prompt is not None else ():
             self._log_prompt(prompt if isinstance(prompt, str) else str(prompt))
         if not any(isinstance(prompt, str) for prompt in prompts):
             return [prompt for prompt in prompts if not isinstance(prompt, str)]
-        self._check_tokenizer("prompt")
-        encode = self._engine.tokenizer.encode
+        encode = self._find_tokenizer("prompt").encode
         return await self._call("prompt", lambda: [encode(p) if isinstance(p, str) else p for p in prompts])
 
     async def encode_chat(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None) -> Sequence[int]:
@@ -54,19 +54,24 @@ class PromptEncoder:
         Raises:
             ApiError: there is no tokenizer or no chat template, or the template raises.
         """
-        self._check_tokenizer("messages")
+        tokenizer = self._find_tokenizer("messages")
+        template = self._engine.chat_template
+        if tools and template is not None and "tools" not in template.text:
+            raise ApiError(400, "the model's chat template has no place for tools; leave them out", param="tools")
         converted = convert_messages(messages)
 
         def encode() -> Sequence[int]:
-            prompt = self._engine.render_chat(converted, tools)
-            self._log_prompt(prompt if isinstance(prompt, str) else str(prompt))
-            return self._engine.tokenizer.encode(prompt, whole=True) if isinstance(prompt, str) else prompt
+            ids = self._engine.render_chat(converted, tools)
+            if self._log_prompt is not None:
+                self._log_prompt(tokenizer.decode(ids, skip_special_tokens=False))
+            return ids
 
         return await self._call("messages", encode)
 
-    def _check_tokenizer(self, param: str) -> None:
+    def _find_tokenizer(self, param: str) -> TextTokenizer:
         if self._engine.tokenizer is None:
             raise ApiError(400, "this model has no tokenizer; send token ids to /v1/completions", param=param)
+        return self._engine.tokenizer
 
     async def _call(self, param: str, function: Callable[[], T]) -> T:
         try:
