@@ -42,7 +42,7 @@ class ServedModel:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
+def model_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
     path = write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", **{"tokenizer.chat_template": TEMPLATE})
     options = ["--port", "0", "--max-num-seqs", "3", "--api-key", "secret", "--served-model-name", "tiny"]
     command = [sys.executable, "-m", "interlace", "serve", str(path), *options]
@@ -63,56 +63,57 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
     assert errors == f"note: loading {path}\n", "neither a traceback nor a prompt"
 
 
-def test_models_are_listed(served: ServedModel) -> None:
-    assert [model.id for model in served.client.models.list()] == ["tiny"]
-    assert served.client.models.retrieve("tiny").owned_by == "interlace"
+def test_models_are_listed(model_server: ServedModel) -> None:
+    assert [model.id for model in model_server.client.models.list()] == ["tiny"]
+    assert model_server.client.models.retrieve("tiny").owned_by == "interlace"
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, {"temperature": 0.9, "seed": 7, "top_p": 0.8}])
-def test_completions_are_those_of_the_engine(served: ServedModel, params: dict[str, Any]) -> None:
+def test_completions_are_those_of_the_engine(model_server: ServedModel, params: dict[str, Any]) -> None:
     prompts = ["hello w", "low"]
     expected = [
         each.outputs[0]
-        for each in served.llm.generate(prompts, SamplingParams(max_tokens=12, ignore_eos=True, **params))
+        for each in model_server.llm.generate(prompts, SamplingParams(max_tokens=12, ignore_eos=True, **params))
     ]
     fields: Any = {"model": "tiny", "max_tokens": 12, "extra_body": {"ignore_eos": True, "return_token_ids": True}}
-    whole = served.client.completions.create(prompt=prompts, **fields, **params)
+    whole = model_server.client.completions.create(prompt=prompts, **fields, **params)
     assert [choice.text for choice in whole.choices] == [each.text for each in expected]
     assert [choice.token_ids for choice in whole.choices] == [each.token_ids for each in expected]
     texts = ["", ""]
-    for chunk in served.client.completions.create(prompt=prompts, stream=True, **fields, **params):
+    for chunk in model_server.client.completions.create(prompt=prompts, stream=True, **fields, **params):
         texts[chunk.choices[0].index] += chunk.choices[0].text
     assert texts == [each.text for each in expected]
     assert whole.usage.completion_tokens == 24
 
 
-def test_chats_are_those_of_the_engine_whole_and_streamed(served: ServedModel) -> None:
-    expected = served.llm.chat(HELLO, SamplingParams(temperature=0, max_tokens=10))
+def test_chats_are_those_of_the_engine_whole_and_streamed(model_server: ServedModel) -> None:
+    expected = model_server.llm.chat(HELLO, SamplingParams(temperature=0, max_tokens=10))
     fields: Any = {"model": "tiny", "messages": HELLO, "temperature": 0, "max_completion_tokens": 10}
-    whole = served.client.chat.completions.create(**fields)
+    whole = model_server.client.chat.completions.create(**fields)
     assert whole.choices[0].message.content == expected.outputs[0].text
     assert whole.choices[0].finish_reason == expected.outputs[0].finish_reason
     assert whole.usage.prompt_tokens == len(expected.prompt_token_ids)
     options: Any = {"include_usage": True}
-    chunks = [*served.client.chat.completions.create(**fields, stream=True, stream_options=options)]
+    chunks = [*model_server.client.chat.completions.create(**fields, stream=True, stream_options=options)]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == expected.outputs[0].text
     assert chunks[-1].choices == []
     assert chunks[-1].usage == whole.usage
 
 
-def test_tools_reach_the_template(served: ServedModel) -> None:
+def test_tools_reach_the_template(model_server: ServedModel) -> None:
     fields: Any = {"model": "tiny", "messages": HELLO, "temperature": 0, "max_tokens": 3}
     without, tools = (
-        served.client.chat.completions.create(**fields, **more).usage.prompt_tokens for more in ({}, {"tools": [ADD]})
+        model_server.client.chat.completions.create(**fields, **more).usage.prompt_tokens
+        for more in ({}, {"tools": [ADD]})
     )
     assert tools == without + len("add")
-    none = served.client.chat.completions.create(**fields, tools=[ADD], tool_choice="none")
+    none = model_server.client.chat.completions.create(**fields, tools=[ADD], tool_choice="none")
     assert none.usage.prompt_tokens == without
 
 
-def test_errors_are_the_clients_own(served: ServedModel) -> None:
+def test_errors_are_the_clients_own(model_server: ServedModel) -> None:
     def ask(**fields: Any) -> Any:
-        return served.client.completions.create(**{"model": "tiny", "prompt": "a", **fields})
+        return model_server.client.completions.create(**{"model": "tiny", "prompt": "a", **fields})
 
     with pytest.raises(openai.BadRequestError, match="temperature is -1") as refused:
         ask(temperature=-1)
@@ -127,23 +128,26 @@ def test_errors_are_the_clients_own(served: ServedModel) -> None:
         ask(prompt="a" * 200)
     assert (long.value.param, long.value.code) == ("prompt", "context_length_exceeded")
     with pytest.raises(openai.AuthenticationError):
-        served.client.with_options(api_key="wrong").models.list()
+        model_server.client.with_options(api_key="wrong").models.list()
 
 
-def test_a_stream_that_is_left_does_not_disturb_others(served: ServedModel) -> None:
+def test_a_stream_that_is_left_does_not_disturb_others(model_server: ServedModel) -> None:
     fields: Any = {"model": "tiny", "prompt": "hello", "temperature": 0, "extra_body": {"ignore_eos": True}}
     for _ in range(4):
-        stream = served.client.completions.create(**fields, max_tokens=100, stream=True)
+        stream = model_server.client.completions.create(**fields, max_tokens=100, stream=True)
         next(iter(stream))
         stream.close()
-    (expected,) = served.llm.generate("hello", SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
-    assert served.client.completions.create(**fields, max_tokens=9).choices[0].text == expected.outputs[0].text
+    (expected,) = model_server.llm.generate("hello", SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
+    assert model_server.client.completions.create(**fields, max_tokens=9).choices[0].text == expected.outputs[0].text
 
 
-def test_the_printed_command_works(served: ServedModel) -> None:
-    command = shlex.split(served.curl)
+def test_the_printed_command_works(model_server: ServedModel) -> None:
+    command = shlex.split(model_server.curl)
     assert command[0] == "curl"
     url, headers, body = command[1], command[2:-2:1], json.loads(command[-1])
-    assert url == f"{served.client.base_url}chat/completions"
+    assert url == f"{model_server.client.base_url}chat/completions"
     assert headers == ["-H", "content-type: application/json", "-H", "authorization: Bearer $INTERLACE_API_KEY"]
-    assert served.client.chat.completions.create(**body, max_tokens=2).choices[0].finish_reason in ("length", "stop")
+    assert model_server.client.chat.completions.create(**body, max_tokens=2).choices[0].finish_reason in (
+        "length",
+        "stop",
+    )

@@ -161,10 +161,9 @@ def _print_address(listening: Any, name: str, is_chat: bool, has_key: bool) -> N
     """Print the address, and a command that tries it."""
     host, port = listening.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    path, body = "completions", {"model": name, "prompt": "Once upon a time"}
-    if is_chat:
-        path, body = "chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello"}]}
+    path = "chat/completions" if is_chat else "completions"
+    prompt: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]} if is_chat else {"prompt": "Hello"}
     key = """ -H "authorization: Bearer $INTERLACE_API_KEY\"""" if has_key else ""
     print_line(f"{address}/v1 serves {name} (Ctrl-C ends it)")
-    data = json.dumps(body).replace("'", "'\\''")
+    data = json.dumps({"model": name, **prompt}).replace("'", "'\\''")
     print_line(f"curl {address}/v1/{path} -H 'content-type: application/json'{key} -d '{data}'")

@@ -32,7 +32,7 @@ class ClientLeft(ApiError):
 
 @dataclass(frozen=True)
 class AnswerLimits:
-    """Who can end an answer early.
+    """Limits of answers: they end early when the client leaves or the time is over.
 
     Attributes:
         engine_thread: thread of the engine that answers.

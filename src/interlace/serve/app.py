@@ -139,7 +139,8 @@ class ApiServer:
         """Answer a fault of the server; report its type and location, but no message, which may quote a prompt."""
         frame = traceback.extract_tb(error.__traceback__)[-1]
         self._report(f"{type(error).__name__} in {frame.name}, {frame.filename}:{frame.lineno}")
-        return _render_error(ApiError(500, "the server failed at this request", code="internal_error"))
+        headers = {"connection": "close"}  # as uvicorn does after an exception
+        return _render_error(ApiError(500, "the server failed at this request", code="internal_error", headers=headers))
 
 
 async def _refuse(_: Request, error: Exception) -> Response:

@@ -29,18 +29,20 @@ def _parse_content(value: Any) -> str | None:
     return "\n".join(texts)
 
 
-class _Part(BaseModel):
+class RequestPart(BaseModel):
+    """Part of a request, without conversions between types and without unknown fields."""
+
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
-class CalledFunction(_Part):
+class CalledFunction(RequestPart):
     """Function that an assistant called, with its arguments as a text of JSON."""
 
     name: str
     arguments: str
 
 
-class MessageToolCall(_Part):
+class MessageToolCall(RequestPart):
     """Call of a tool in an assistant's message."""
 
     id: str
@@ -48,7 +50,7 @@ class MessageToolCall(_Part):
     function: CalledFunction
 
 
-class Message(_Part):
+class Message(RequestPart):
     """Message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -63,7 +65,7 @@ class Message(_Part):
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-class FunctionDefinition(_Part):
+class FunctionDefinition(RequestPart):
     """Function that a model may call; ``parameters`` is a JSON schema."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -72,7 +74,7 @@ class FunctionDefinition(_Part):
     strict: bool | None = None
 
 
-class Tool(_Part):
+class Tool(RequestPart):
     """Tool that a model may call."""
 
     type: Literal["function"]
@@ -81,7 +83,7 @@ class Tool(_Part):
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """Which tools a model calls.
+    """Choice of the tools that a model calls.
 
     Attributes:
         mode: ``none``, ``auto``, ``required`` or ``function``.

@@ -41,8 +41,9 @@ class PromptEncoder:
         Raises:
             ApiError: there is no tokenizer for a text, or it fails on it.
         """
-        for prompt in prompts if self._log_prompt is not None else ():
-            self._log_prompt(prompt if isinstance(prompt, str) else str(prompt))
+        if self._log_prompt is not None:
+            for prompt in prompts:
+                self._log_prompt(prompt if isinstance(prompt, str) else str(prompt))
         if not any(isinstance(prompt, str) for prompt in prompts):
             return [prompt for prompt in prompts if not isinstance(prompt, str)]
         encode = self._find_tokenizer("prompt").encode

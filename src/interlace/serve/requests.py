@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationError
 
 from interlace.core.errors import InterlaceError
 from interlace.engine import SamplingParams
 from interlace.serve.errors import ApiError, convert_engine_error, convert_validation_error, make_value_error
-from interlace.serve.messages import Message, Tool, ToolChoice, parse_tool_choice
+from interlace.serve.messages import Message, RequestPart, Tool, ToolChoice, parse_tool_choice
 
 _MAX_COUNT = (1 << 31) - 1
 _MAX_LOGPROBS = 20
@@ -29,13 +29,11 @@ Prompt = str | Sequence[int]
 
 def _parse_prompts(value: Any) -> list[Prompt]:
     """Return the prompts of a completion: a text, a list of texts, ids, or a list of lists of ids."""
-    if isinstance(value, str):
-        return [value]
     kinds = set(map(type, value)) if isinstance(value, list) else set()
-    if kinds == {int}:
+    if isinstance(value, str) or kinds == {int}:
         return [value]
     if kinds == {str} or (kinds == {list} and all(set(map(type, ids)) <= {int} for ids in value)):
-        return value
+        return [*value]
     raise make_value_error("give a text, a list of texts, a list of token ids, or a list of such lists")
 
 
@@ -54,19 +52,13 @@ Count = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
 Stops = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
 
-class Body(BaseModel):
-    """Part of a request, without conversions between types."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
-
-
-class StreamOptions(Body):
+class StreamOptions(RequestPart):
     """Options of a streamed answer: ``include_usage`` for one more chunk that counts tokens."""
 
     include_usage: bool = False
 
 
-class JsonSchema(Body):
+class JsonSchema(RequestPart):
     """Schema that an answer must follow."""
 
     name: str = ""
@@ -75,7 +67,7 @@ class JsonSchema(Body):
     strict: bool | None = None  # schemas are always enforced
 
 
-class ResponseFormat(Body):
+class ResponseFormat(RequestPart):
     """Form of an answer: ``text``, ``json_object`` or ``json_schema``."""
 
     type: Annotated[str, Field(pattern="^(text|json_object|json_schema)$")]
@@ -96,14 +88,14 @@ class ResponseFormat(Body):
         return {"type": "object"} if self.type == "json_object" else None
 
 
-class StructuredOutputs(Body):
+class StructuredOutputs(RequestPart):
     """Constraint on the text of an answer, as vLLM has it: a JSON schema or a regular expression."""
 
     definition: dict[str, Any] | None = Field(None, alias="json")
     regex: str | None = None
 
 
-class GenerationRequest(Body):
+class GenerationRequest(RequestPart):
     """Fields that both kinds of requests have; None for the default of the model or of the engine."""
 
     model: str

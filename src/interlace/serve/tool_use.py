@@ -1,4 +1,4 @@
-"""What a chat's ``tools`` and ``tool_choice`` ask for."""
+"""Use of tools in an answer, as a chat's ``tools`` and ``tool_choice`` ask for."""
 
 from __future__ import annotations
 

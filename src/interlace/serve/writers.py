@@ -150,7 +150,8 @@ class ChatWriter(AnswerWriter):
 
     def _write_chunk(self, index: int, output: CompletionOutput) -> str:
         begin = "" if index in self._begun else self._write_begin(index)
-        logprobs, reason = self._build_logprobs(output), output.finish_reason
+        logprobs = self._build_logprobs(output)
+        reason: str | None = output.finish_reason
         if self._names is None:
             delta = f'"delta": {{"content": {json.dumps(output.text)}}}'
             return begin + self._format_chunk(index, delta, logprobs, reason, output.token_ids)
@@ -174,15 +175,15 @@ class ChatWriter(AnswerWriter):
         return ({"content": text} if text else {}) | ({"tool_calls": numbered} if calls else {})
 
     def _build_choice(self, index: int, output: CompletionOutput) -> dict[str, Any]:
-        text, reason, message = output.text, output.finish_reason, {"role": "assistant"}
-        calls: Sequence[ToolCall] = ()
+        text, calls = output.text, list[ToolCall]()
+        reason: str | None = output.finish_reason
         if self._names is not None:
             text, calls = ToolCallParser(self._names).feed(text, is_last=True)
-        data: dict[str, Any] = {**message, "content": None if calls and not text else text}
+        message: dict[str, Any] = {"role": "assistant", "content": None if calls and not text else text}
         if calls:
-            data["tool_calls"] = [call.to_data() for call in calls]
+            message["tool_calls"] = [call.to_data() for call in calls]
             reason = self._call_reason if reason == "stop" else reason
-        choice = {"index": index, "message": data, "logprobs": self._build_logprobs(output), "finish_reason": reason}
+        choice = {"index": index, "message": message, "logprobs": self._build_logprobs(output), "finish_reason": reason}
         return {**choice, **self._list_ids(output)}
 
     def _build_logprobs(self, output: CompletionOutput) -> dict[str, Any] | None:
