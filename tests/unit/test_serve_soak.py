@@ -75,20 +75,18 @@ class Soak:
         if kind == "bad":
             content, param = draw.choice(BAD_BODIES)
             response = await self.http.post("/v1/completions", content=content)
-            self.count(kind, response, 400)
+            await self.count(kind, response, 400)
             assert response.status_code == 429 or response.json()["error"]["param"] == param, response.text
         elif kind == "long":
             response = await self.http.post("/v1/completions", json={**body, "prompt": "a" * CAPACITY})
-            self.count(kind, response, 400)
+            await self.count(kind, response, 400)
         elif kind == "many":
             response = await self.http.post("/v1/completions", json={**body, "prompt": [body["prompt"]] * 3})
-            self.count(kind, response, 200)
-            if response.status_code == 200:
+            if await self.count(kind, response, 200):
                 assert [choice["token_ids"] for choice in response.json()["choices"]] == [ids] * 3
         elif kind == "whole":
             response = await self.http.post("/v1/completions", json=body)
-            self.count(kind, response, 200)
-            if response.status_code == 200:
+            if await self.count(kind, response, 200):
                 assert response.json()["choices"][0]["token_ids"] == ids
         elif kind == "cancel":
             try:
@@ -104,8 +102,8 @@ class Soak:
         found: list[int] = []
         async with self.http.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
             if response.status_code != 200:
-                self.count("stream", response, 200)
                 await response.aread()
+                await self.count("stream", response, 200)
                 return
             async for line in response.aiter_lines():
                 if leave_after is not None and len(found) >= leave_after:
@@ -117,10 +115,13 @@ class Soak:
         assert found == ids
         self.outcomes["stream: 200"] += 1
 
-    def count(self, kind: str, response: Any, status: int) -> None:
-        """Count a response, which has the status expected or finds the queue full."""
+    async def count(self, kind: str, response: Any, status: int) -> bool:
+        """Count a response, which has the expected status or finds the queue full; return True if it has an answer."""
         assert response.status_code in (status, 429), response.text
+        if response.status_code == 429:
+            await asyncio.sleep(0.05)
         self.outcomes[f"{kind}: {response.status_code}"] += 1
+        return response.status_code == 200
 
 
 def make_cases(llm: LLM, count: int) -> list[tuple[dict[str, Any], list[int]]]:

@@ -63,7 +63,8 @@ class AnswerStream:
         if output.finished:
             self._unfinished -= 1
             self.cached_tokens += output.num_cached_tokens
-        self.generated_tokens += sum(len(each.token_ids) for each in output.outputs)
+        for each in output.outputs:
+            self.generated_tokens += len(each.token_ids)
         self._news.append((index, output))
         self._wake()
 

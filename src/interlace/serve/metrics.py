@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from interlace.engine import EngineStats, RequestOutput
 from interlace.serve.engine_thread import AnswerStream
@@ -29,6 +31,33 @@ _COUNTERS = (
 )
 
 
+class Latencies:
+    """Histogram of times that costs little to add to: the package's own takes microseconds for each token.
+
+    Args:
+        name, text: name and description of the metric.
+        bounds_s: upper bounds of its buckets in seconds.
+    """
+
+    def __init__(self, name: str, text: str, bounds_s: tuple[float, ...]) -> None:
+        self._name, self._text, self._bounds_s = name, text, bounds_s
+        self._counts = [0] * (len(bounds_s) + 1)
+        self._sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a time."""
+        self._counts[bisect_left(self._bounds_s, seconds)] += 1
+        self._sum_s += seconds
+
+    def build_family(self, model_name: str) -> Metric:
+        """Return the metric."""
+        family = HistogramMetricFamily(self._name, self._text, labels=["model_name"])
+        bounds = [*map(str, self._bounds_s), "+Inf"]
+        buckets = [*zip(bounds, map(float, accumulate(self._counts)), strict=True)]
+        family.add_metric([model_name], buckets, self._sum_s)
+        return family
+
+
 class Metrics:
     """Metrics of one server, in a registry of its own.
 
@@ -40,15 +69,10 @@ class Metrics:
         self._model_name = model_name
         self._stats: EngineStats | None = None
         self._registry = CollectorRegistry()
+        self._first_token = Latencies("vllm:time_to_first_token_seconds", "Time to first token.", _FIRST_TOKEN_S)
+        self._between = Latencies("vllm:inter_token_latency_seconds", "Time between two tokens.", _BETWEEN_S)
+        self._whole = Latencies("vllm:e2e_request_latency_seconds", "Time of a whole request.", _WHOLE_S)
         self._registry.register(self)
-
-        def make_histogram(name: str, text: str, bounds_s: tuple[float, ...]) -> Histogram:
-            whole = Histogram(f"vllm:{name}", text, ["model_name"], registry=self._registry, buckets=bounds_s)
-            return whole.labels(model_name)
-
-        self._first_token = make_histogram("time_to_first_token_seconds", "Time to first token.", _FIRST_TOKEN_S)
-        self._between = make_histogram("inter_token_latency_seconds", "Time between two tokens.", _BETWEEN_S)
-        self._whole = make_histogram("e2e_request_latency_seconds", "Time of a whole request.", _WHOLE_S)
         self._ends = Counter(
             "vllm:request_success", "Answers by reason of their end.", ["model_name", "finished_reason"],
             registry=self._registry,
@@ -67,7 +91,9 @@ class Metrics:
             self._whole.observe(now_s - stream.begin_s)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that the engine keeps."""
+        """Yield the latencies, and the metrics that the engine keeps."""
+        for latencies in (self._first_token, self._between, self._whole):
+            yield latencies.build_family(self._model_name)
         for name, text, field in _GAUGES if self._stats else ():
             gauge = GaugeMetricFamily(name, text, labels=["model_name"])
             gauge.add_metric([self._model_name], getattr(self._stats, field))
