@@ -46,6 +46,7 @@ class Example:
 EXAMPLES: dict[str, tuple[Example, ...]] = {
     "run": (Example("interlace run two-copies --device cpu --m 64 --n 64"),),
     "generate": (),
+    "serve": (),
     "trace": (Example("interlace trace two-matmuls --device cpu --m 64 --hidden 64 --ffn 128 --out trace.json"),),
     "explain": (Example("interlace explain ffn --device cuda --preset minilm --m 16", lines=9),),
     "plan": (
@@ -92,6 +93,7 @@ each with `order`, `loaded_bytes`, `hit_bytes`, `hit_rate`, `dram_read_bytes`, `
     "studio": "[Studio](studio.md) describes the pages.",
     "explain": "[The planner](planner.md) describes what is predicted, and how well.",
     "generate": "[Models](models.md) lists the files that it reads.",
+    "serve": "[Serving](serving.md) lists routes, fields and limits.",
 }
 
 

@@ -79,9 +79,8 @@ def register(app: typer.Typer) -> None:
         """Write what follows a prompt, by a model of the Llama family, token by token.
 
         Takes Llama 2 and 3, Mistral, Qwen 2 and 3, SmolLM 2 and models like them, in bf16 on a GPU and in fp32 on a
-        CPU. The text ends with a token that the model ends texts with, or after --max-new-tokens. Models that follow
-        instructions expect a prompt in the form that they were trained on, with its special tokens: --chat puts it
-        there, if the model's files say how.
+        CPU. The text ends with the model's own end token, or after --max-new-tokens. --chat brings the prompt into the
+        form that the model was trained on, if its files say how.
 
         Behind the text: tokens per second, and on a GPU the share of the floor, the time in which a step could read
         its weights and its cache. Needs the extras: pip install -e '.[gpu,generate]'.

@@ -37,18 +37,16 @@ def register(app: typer.Typer) -> None:
             ),
         ],
         host: Annotated[
-            str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")
+            str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; 0.0.0.0 lets other machines in.")
         ] = "127.0.0.1",
-        port: Annotated[
-            int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for any free one.")
-        ] = 8000,
+        port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 for any free one.")] = 8000,
         max_num_seqs: Annotated[
             int | None,
             typer.Option(
                 "--max-num-seqs",
                 min=1,
                 max=_MAX_COUNT,
-                help="Sequences that run at once; by default 64 on a GPU and 8 on a CPU. Others wait.",
+                help="Sequences that run at once; by default 64 on a GPU, 8 on a CPU.",
             ),
         ] = None,
         max_model_len: Annotated[
@@ -57,7 +55,7 @@ def register(app: typer.Typer) -> None:
                 "--max-model-len",
                 min=1,
                 max=_MAX_COUNT,
-                help="Most tokens of a prompt and its answer; by default the model's maximum, at most 4096.",
+                help="Most tokens of a prompt and its answer; by default the model's, at most 4096.",
             ),
         ] = None,
         max_num_batched_tokens: Annotated[
@@ -66,7 +64,7 @@ def register(app: typer.Typer) -> None:
                 "--max-num-batched-tokens",
                 min=1,
                 max=_MAX_COUNT,
-                help="Most prompt tokens that a step reads: fewer keep other answers flowing, more begin sooner.",
+                help="Most prompt tokens in a step: fewer keep other answers flowing, more begin sooner.",
             ),
         ] = 512,
         api_key: Annotated[
@@ -74,22 +72,23 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 "--api-key",
                 envvar="INTERLACE_API_KEY",
-                help="Key that clients must send; better set as INTERLACE_API_KEY, which no list of processes shows.",
+                metavar="KEY",
+                help="Key that clients must send; INTERLACE_API_KEY keeps it out of lists of processes.",
             ),
         ] = None,
         served_model_name: Annotated[
             str | None,
-            typer.Option("--served-model-name", help="Name of the model in requests; by default that of its file."),
+            typer.Option("--served-model-name", metavar="NAME", help="Name in requests; by default that of the file."),
         ] = None,
-        log_prompts: Annotated[
-            bool, typer.Option("--log-prompts", help="Print every prompt on stderr; none is printed otherwise.")
-        ] = False,
+        log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Print prompts on stderr.")] = False,
     ) -> None:
         """Serve a model of the Llama family to clients of OpenAI's API.
 
-        Clients take the printed address with /v1 as base_url. It has /v1/chat/completions and /v1/completions, whole
-        and streamed, with tools, JSON schemas and log probabilities; /v1/models; /health; and /metrics for Prometheus.
-        Requests that arrive together share the steps of the model. A field that is not supported is refused by name.
+        Clients take the printed address as base_url; a curl command that tries it is printed too.
+
+        The server has /v1/chat/completions and /v1/completions, whole and streamed, with tools, JSON schemas and log
+        probabilities; /v1/models; /health; and /metrics for Prometheus. Requests that arrive together share the steps
+        of the model. A field that is not supported is refused by name.
 
         Ctrl-C or SIGTERM lets running requests finish; a second one ends them. Runs in bf16 on a GPU and in fp32 on a
         CPU. Needs the extras: pip install -e '.[gpu,generate,serve]'.

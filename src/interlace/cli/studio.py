@@ -32,12 +32,10 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Play with tile orders on a page in the browser: click tiles, and see what they load through a small cache.
 
-        With a file the page begins with that. Of a plan: its items on a simulated H200, or on the GPU of --device, what
-        each waits for, and its proof or why it has none. Of a trace that `interlace trace` wrote: a lane per worker,
-        hand-offs, tails, and where the time went; a second trace is shown on the same axis, and of a plan behind it
-        the predicted one. Of a record that `interlace bench WORKLOAD` wrote, or of several of other GPUs or dates:
-        speedups by size, and the most there can be; of what `interlace profile --json` wrote: bytes from memory, and
-        hits of the L2.
+        With a file the page begins with that. A plan: its items on a simulated H200, or on the GPU of --device, with
+        waits and proof. A trace of `interlace trace`: a lane per worker, hand-offs, tails; a second trace, or the
+        prediction of a plan, on the same axis. Records of `interlace bench WORKLOAD`: speedups by size, and the most
+        there can be; of `interlace profile --json`: bytes from memory, and hits of the L2.
 
         The page is on this machine alone, under 127.0.0.1, and asks nothing of any other. Ctrl-C ends it; a game is
         kept by the address in the browser, and by files that the page saves: `--order explicit:FILE` of other

@@ -31,7 +31,7 @@ _COUNTERS = (
 )
 
 
-class Latencies:
+class LatencyHistogram:
     """Histogram of times that costs little to add to: the package's own takes microseconds for each token.
 
     Args:
@@ -69,9 +69,9 @@ class Metrics:
         self._model_name = model_name
         self._stats: EngineStats | None = None
         self._registry = CollectorRegistry()
-        self._first_token = Latencies("vllm:time_to_first_token_seconds", "Time to first token.", _FIRST_TOKEN_S)
-        self._between = Latencies("vllm:inter_token_latency_seconds", "Time between two tokens.", _BETWEEN_S)
-        self._whole = Latencies("vllm:e2e_request_latency_seconds", "Time of a whole request.", _WHOLE_S)
+        self._first_token = LatencyHistogram("vllm:time_to_first_token_seconds", "Time to first token.", _FIRST_TOKEN_S)
+        self._between = LatencyHistogram("vllm:inter_token_latency_seconds", "Time between two tokens.", _BETWEEN_S)
+        self._whole = LatencyHistogram("vllm:e2e_request_latency_seconds", "Time of a whole request.", _WHOLE_S)
         self._registry.register(self)
         self._ends = Counter(
             "vllm:request_success", "Answers by reason of their end.", ["model_name", "finished_reason"],
