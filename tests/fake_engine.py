@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from interlace.core.errors import LengthError, ModelFileError, PromptError
+from interlace.core.errors import LengthError, ModelFileError, PromptError, RequestError
 from interlace.engine import CompletionOutput, EngineStats, Logprob, RequestOutput, SamplingParams
 
 
@@ -62,6 +62,11 @@ class FakeEngine:
         if "raise" in str(messages[-1]["content"]):
             raise ModelFileError("the chat template fails: no such role")
         return [*map(ord, "\n".join(str(message["content"]) for message in messages))]
+
+    def compile_grammar(self, params: SamplingParams) -> None:
+        self.threads.add(threading.current_thread().name.partition("_")[0])
+        if "bad" in str(params.json_schema) + str(params.regex):
+            raise RequestError("json_schema is invalid", param="json_schema")
 
     def add_request(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams) -> None:
         self.threads.add(threading.current_thread().name)

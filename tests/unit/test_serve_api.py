@@ -131,6 +131,7 @@ def test_a_schema_reaches_the_engine_from_each_field_that_takes_one() -> None:
         server.post("/v1/completions", prompt="a", structured_outputs={"regex": "a+"})
     assert [params.json_schema for params in engine.params] == [None, {"type": "object"}, schema, schema, None]
     assert engine.params[-1].regex == "a+"
+    assert engine.threads == {"engine", "encode"}, "grammars are compiled between the event loop and the steps"
 
 
 def test_chat_templates_get_texts_and_arguments_as_objects() -> None:
@@ -217,6 +218,12 @@ def test_a_completions_field_that_makes_no_sense_is_refused_by_name(
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         ({"tool_choice": "some"}, "tool_choice", "give 'none'"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"bad": 1}}}},
+            "response_format",
+            "inval",
+        ),
+        ({"structured_outputs": {"regex": "bad"}}, "structured_outputs", "invalid"),
         ({"parallel_tool_calls": False}, "parallel_tool_calls", "not supported"),
         ({"reasoning_effort": "low"}, "reasoning_effort", "not supported"),
         (

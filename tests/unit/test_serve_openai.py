@@ -111,6 +111,41 @@ def test_tools_reach_the_template(model_server: ServedModel) -> None:
     assert none.usage.prompt_tokens == without
 
 
+def test_log_probabilities_are_those_of_the_engine(model_server: ServedModel) -> None:
+    (result,) = model_server.llm.generate("hello", SamplingParams(temperature=0, max_tokens=4, logprobs=2))
+    expected = result.outputs[0]
+    assert expected.logprobs is not None
+    fields: Any = {"model": "tiny", "temperature": 0, "max_tokens": 4}
+    found = model_server.client.completions.create(prompt="hello", logprobs=2, **fields).choices[0].logprobs
+    chosen = [each[id] for id, each in zip(expected.token_ids, expected.logprobs, strict=True)]
+    assert found.tokens == [each.decoded_token for each in chosen]
+    assert found.token_logprobs == pytest.approx([each.logprob for each in chosen], abs=1e-4)
+    assert found.text_offset == [len("".join(found.tokens[:n])) for n in range(len(chosen))]
+    chat = model_server.client.chat.completions.create(messages=HELLO, logprobs=True, top_logprobs=3, **fields)
+    for token in chat.choices[0].logprobs.content:
+        assert token.top_logprobs[0].logprob == pytest.approx(token.logprob), "greedy"
+        assert [each.logprob for each in token.top_logprobs] == sorted(each.logprob for each in token.top_logprobs)[
+            ::-1
+        ]
+        assert bytes(token.bytes).decode() == token.token
+        assert len(token.top_logprobs) == 3
+
+
+def test_answers_follow_schemas_and_expressions(model_server: ServedModel) -> None:
+    pytest.importorskip("llguidance")
+    fields: Any = {"model": "tiny", "messages": HELLO, "max_tokens": 9}
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": 1221}}}
+    chat = model_server.client.chat.completions.create(**fields, response_format=schema)
+    assert (chat.choices[0].message.content, chat.choices[0].finish_reason) == ("1221", "stop")
+    regex: Any = {"structured_outputs": {"regex": "(he|wo){3}"}}
+    chat = model_server.client.chat.completions.create(**fields, extra_body=regex)
+    assert re.fullmatch("(he|wo){3}", chat.choices[0].message.content)
+    schema["json_schema"]["schema"] = {"type": "nonsense"}
+    with pytest.raises(openai.BadRequestError, match="json_schema is invalid") as refused:
+        model_server.client.chat.completions.create(**fields, response_format=schema)
+    assert refused.value.param == "response_format"
+
+
 def test_errors_are_the_clients_own(model_server: ServedModel) -> None:
     def ask(**fields: Any) -> Any:
         return model_server.client.completions.create(**{"model": "tiny", "prompt": "a", **fields})

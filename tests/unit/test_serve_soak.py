@@ -27,7 +27,8 @@ from interlace.models.tokenizer import open_tokenizer  # noqa: E402
 from ..api_server import run_server  # noqa: E402
 from .engines import make_engine, write_model  # noqa: E402
 
-CAPACITY, CLIENTS, SEQUENCES, WAITING = 64, 16, 4, 10
+CAPACITY, CLIENTS, SEQUENCES, WAITING, BLOCKS = 192, 16, 4, 12, 4
+PREFIX = "hello world " * 12  # more than a block of 64 tokens
 #: Bodies that are refused with 400, and the field that each error names.
 BAD_BODIES: list[tuple[bytes, str | None]] = [
     (b"", None),
@@ -129,6 +130,10 @@ def make_cases(llm: LLM, count: int) -> list[tuple[dict[str, Any], list[int]]]:
     draw, cases = random.Random(5), []
     for number in range(count):
         prompt = "".join(draw.choices("helo w", k=draw.randrange(1, 20)))
+        if number % 3 == 1:
+            prompt = PREFIX + prompt  # which the cache of prefixes has after the first
+        elif number % 3 == 2:
+            prompt += "".join(draw.choices("abcdxyz", k=48))  # whose answer may need a second block when there is none
         params: dict[str, Any] = {"max_tokens": draw.randrange(1, 24), "ignore_eos": draw.random() < 0.5}
         params |= {"temperature": 0.0} if number % 2 else {"temperature": 0.8, "seed": number, "top_p": 0.9}
         (result,) = llm.generate(prompt, SamplingParams(**params))
@@ -160,7 +165,7 @@ def test_every_request_ends_and_each_answer_is_that_of_the_request_alone(
     tokenizer = open_tokenizer(path, load_model(path).gguf)
     options: Any = {"tokenizer": tokenizer, "model_name": "tiny"}
     llm = LLM(make_engine(1, CAPACITY, **options))
-    engine = make_engine(SEQUENCES, CAPACITY, num_blocks=SEQUENCES, **options)
+    engine = make_engine(SEQUENCES, CAPACITY, num_blocks=BLOCKS, **options)
 
     async def soak(url: str) -> Soak:
         limits = httpx.Limits(max_connections=None)
@@ -181,6 +186,8 @@ def test_every_request_ends_and_each_answer_is_that_of_the_request_alone(
         assert left == [0, 0]
         assert read_gauge(server.http, "kv_cache_usage_perc") == 0, "all blocks came back"
         assert server.api.engine_thread._streams == {}
+        assert read_gauge(server.http, "prefix_cache_hits_total") > 0
+        assert read_gauge(server.http, "num_preemptions_total") > 0
         assert not engine.has_unfinished
         assert len(server.uvicorn.server_state.tasks) == 0
     kinds = ["whole: 200", "stream: 200", "stream: left", "cancel: left", "bad: 400", "long: 400", "many: 200"]

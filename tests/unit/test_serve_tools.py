@@ -176,6 +176,13 @@ def test_no_tools_are_used_where_none_are_asked_for() -> None:
         ({"tools": [ADD, ADD]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "add", "strict": True}}]}, "tools"),
         ({"tools": [], "tool_choice": "auto"}, "tool_choice"),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "add", "parameters": {"bad": 1}}}],
+                "tool_choice": "required",
+            },
+            "tools",
+        ),
         ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
     ],

@@ -107,6 +107,7 @@ class ApiServer:
         call = await self._read(request, CompletionRequest)
         defaults = self._settings.default_params
         params = call.build_params(defaults, logprobs=call.logprobs)
+        await self._encoder.compile_grammar(params, "structured_outputs")
         stream = self.engine_thread.submit(await self._encoder.encode_prompts(call.prompt), params, "prompt")
         return self._answer(call, CompletionWriter(call, stream))
 
@@ -114,6 +115,7 @@ class ApiServer:
         call = await self._read(request, ChatRequest)
         use = plan_tools(call)
         params = call.build_chat_params(self._settings.default_params, use.schema)
+        await self._encoder.compile_grammar(params, use.schema_param or "structured_outputs")
         prompt = await self._encoder.encode_chat(call.messages, use.tools)
         stream = self.engine_thread.submit([prompt], params, "messages")
         return self._answer(call, ChatWriter(call, stream, use.parse_names, use.call_reason))

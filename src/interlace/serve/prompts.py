@@ -1,4 +1,4 @@
-"""Prompts as token ids: texts are encoded, and chat templates rendered, in threads next to the event loop."""
+"""Prompts as token ids: texts are encoded, chats rendered and grammars compiled in threads next to the event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from interlace.core.errors import InterlaceError
-from interlace.engine import Engine
+from interlace.engine import Engine, SamplingParams
 from interlace.models.tokenizer import TextTokenizer
 from interlace.serve.errors import ApiError, convert_engine_error
 from interlace.serve.messages import Message, convert_messages
@@ -22,7 +22,7 @@ class PromptEncoder:
     """Encoder of the prompts of requests.
 
     Args:
-        engine: engine whose tokenizer and chat template are used; both may be called from any thread.
+        engine: engine whose tokenizer, chat template and compiler are used; all may be called from any thread.
         log_prompt: function that gets every prompt as text, or None.
     """
 
@@ -68,6 +68,19 @@ class PromptEncoder:
             return ids
 
         return await self._call("messages", encode)
+
+    async def compile_grammar(self, params: SamplingParams, param: str) -> None:
+        """Have the engine compile the schema or expression of a request, which it then has at hand.
+
+        Raises:
+            ApiError: it is invalid or too complex; the field ``param`` is at fault.
+        """
+        if params.json_schema is None and params.regex is None:
+            return
+        try:
+            await self._call(param, lambda: self._engine.compile_grammar(params))
+        except ApiError as error:
+            raise ApiError(error.status, str(error), param=param, code=error.code) from None
 
     def _find_tokenizer(self, param: str) -> TextTokenizer:
         if self._engine.tokenizer is None:
