@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,15 @@ class RunningServer:
     def post(self, path: str, **body: Any) -> httpx.Response:
         """Send a request of a model's name and other fields."""
         return self.http.post(path, json={"model": "fake", **body})
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; fail after 20 s."""
+    for _ in range(2000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("the condition never held")
 
 
 @contextmanager

@@ -7,8 +7,7 @@ import json
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -20,19 +19,10 @@ pytest.importorskip("pydantic")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
 
-from ..api_server import RunningServer, run_server
+from ..api_server import RunningServer, run_server, wait_until
 from ..fake_engine import FakeEngine
 
 LONG = {"model": "fake", "prompt": "abc", "max_tokens": 1000}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; fail after 20 s."""
-    for _ in range(2000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("the condition never held")
 
 
 @contextmanager
