@@ -14,7 +14,7 @@ from script import make_parser
 from interlace.workloads import LLAMAS
 
 
-def build_engine(name: str, max_num_seqs: int, max_model_len: int, max_num_batched_tokens: int) -> Any:
+def build_engine(name: str, max_num_seqs: int, max_model_len: int, max_num_batched_tokens: int = 512) -> Any:
     """Return an engine on random weights."""
     import torch
 

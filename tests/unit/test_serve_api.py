@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("httpx")
 pytest.importorskip("starlette")
+pytest.importorskip("torch")
 pytest.importorskip("pydantic")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
