@@ -21,6 +21,8 @@ pytest.importorskip("pydantic")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
 
+from interlace.serve.server import ApiConnection
+
 from ..api_server import RunningServer, run_server, wait_until
 from ..fake_engine import FakeEngine
 
@@ -123,6 +125,16 @@ def test_a_body_that_is_too_long_or_too_late_is_refused() -> None:
         with socket.create_connection(server.uvicorn.servers[0].sockets[0].getsockname()) as client:
             client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{")
             assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
+        assert server.post("/v1/completions", prompt="abc").status_code == 200
+
+
+def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ApiConnection, "request_timeout_s", 0.2)
+    with run_server(FakeEngine()) as server:
+        for sent in (b"", b"POST /v1/completions HTTP/1.1\r\nhost: "):
+            with socket.create_connection(server.uvicorn.servers[0].sockets[0].getsockname()) as client:
+                client.sendall(sent)
+                assert client.recv(100) == b""
         assert server.post("/v1/completions", prompt="abc").status_code == 200
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn")
 
 from interlace.orders.completion import find_completion
 from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
-from interlace.studio import connection
+from interlace.studio.connection import Connection
 from interlace.studio.game import MAX_PANELS, GameOptions
 from interlace.studio.guard import MAX_BODY_BYTES
 from interlace.studio.link import Game, _read_numbers, encode_game
@@ -273,7 +273,7 @@ def is_closed(connected: socket.socket) -> bool:
 def test_a_client_that_sends_no_whole_request_is_cut_off(
     port: int, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(Connection, "request_timeout_s", 0.2)
     with socket.create_connection(("127.0.0.1", port)) as slow:
         slow.sendall(sent.replace(b"%d", b"%d" % port))
         assert is_closed(slow)
@@ -281,7 +281,7 @@ def test_a_client_that_sends_no_whole_request_is_cut_off(
 
 
 def test_a_client_that_sends_no_second_request_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(Connection, "request_timeout_s", 0.2)
     with socket.create_connection(("127.0.0.1", port)) as slow:
         slow.sendall(BEGUN % port + b"\r\n")
         assert slow.recv(1) == b"H"
@@ -292,7 +292,7 @@ def test_a_client_that_sends_no_second_request_is_cut_off(port: int, monkeypatch
 def test_many_connections_are_refused_and_the_next_request_is_answered(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(Connection, "max_connections", 4)
     with ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(BEGUN % port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -12,6 +13,7 @@ from interlace.engine import Engine
 from interlace.serve.app import ApiServer
 from interlace.serve.errors import make_shutdown_error
 from interlace.serve.settings import ServerSettings
+from interlace.studio.connection import Connection
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -33,6 +35,13 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+class ApiConnection(Connection):
+    """Connection of a client of the API."""
+
+    max_connections = 4096
+    request_timeout_s = 30.0
+
+
 class ApiUvicorn(uvicorn.Server):
     """Uvicorn server of an ``ApiServer``.
 
@@ -44,7 +53,7 @@ class ApiUvicorn(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 api.application,
-                http="h11",
+                http=ApiConnection,
                 ws="none",
                 log_level="critical",  # the application reports its faults, without messages that quote prompts
                 access_log=False,
@@ -82,6 +91,8 @@ def serve(
         listening: socket of the server, as ``listen`` returns it.
         report: function that gets a line on each fault of the server.
     """
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, min(most, 1 << 16)), most))  # one for each connection
     api = ApiServer(engine, settings, report)
     ApiUvicorn(api).run(sockets=[listening])
     return api.engine_thread.failure

@@ -11,7 +11,7 @@ import asyncio
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from interlace.studio import connection
+from interlace.studio.connection import Connection
 
 #: Bytes of a body: the longest path takes a fifth of it.
 MAX_BODY_BYTES = 1 << 17
@@ -57,7 +57,7 @@ class Guard:
         refusal, body = self._find_refusal(scope), None
         if refusal is None:
             try:
-                async with asyncio.timeout(connection.REQUEST_TIMEOUT_S):
+                async with asyncio.timeout(Connection.request_timeout_s):
                     body = await _read_body(receive)
             except TimeoutError:
                 refusal = 408, "the request did not arrive in time; send it again"
