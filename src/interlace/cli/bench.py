@@ -95,11 +95,11 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Every executor that can run a workload against the best of eager PyTorch and torch.compile in CUDA graphs.
 
-        Without a preset, a shape or sizes, the rows that the project keeps records of, if it does, each preset in sizes
-        of its own. Back to back and, where the workload is a layer's, inside a model. Each executor stands with the
-        fastest of its settings, picked on other rounds than those reported. On a host with many CPUs several rows are
-        under way on a GPU at once; whatever is timed has it alone. The record is written after each row, and rows come
-        in an order in which any beginning says most, so a run that is cut short keeps what it has.
+        Without a preset or sizes: the rows that the project keeps records of, back to back and, for a layer, inside a
+        model. Each executor runs with the fastest of its settings, picked on other rounds than those reported. The
+        record is written after each row, so a run that is cut short keeps what it has.
+
+        On a host with many CPUs several rows are under way on a GPU at once; whatever is timed has it alone.
 
         Example: interlace bench ffn --preset relu --m 16 --m 512 --out record.json
 

@@ -39,9 +39,11 @@ def register(app: typer.Typer) -> None:
 
         Nothing runs: each executor has its best plan by prediction, and that of the fastest is proved safe. With
         --device cuda it is for the GPU here, or for an NVIDIA H200 where there is none; a chip or a file names another
-        one. The first use compiles the simulator, about 5 s once. Of each op it tells what limits
-        it, how full its last wave is, what it waits for and how long that is exposed; of the whole, the least time and
-        bytes from memory beside lower bounds, how every executor would do, and what each decision is worth.
+        one. The first use compiles the simulator, about 5 s once.
+
+        For each op it reports what limits it, how full its last wave is, what it waits for and how long that is
+        exposed; for the whole, the least time and bytes from memory next to lower bounds, how every executor would do,
+        and what each decision is worth.
 
         Example: interlace explain ffn --preset llama3-8b --m 2048 --device cuda
         """

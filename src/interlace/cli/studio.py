@@ -32,7 +32,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Play with tile orders on a page in the browser: click tiles, and see what they load through a small cache.
 
-        With a file the page begins with that. A plan: its items on a simulated H200, or on the GPU of --device, with
+        With a file the page begins with that: a plan, a trace (or two, or one and a plan), or records.
+
+        A plan: its items on a simulated H200, or on the GPU of --device, with
         waits and proof. A trace of `interlace trace`: a lane per worker, hand-offs, tails; a second trace, or the
         prediction of a plan, on the same axis. Records of `interlace bench WORKLOAD`: speedups by size, and the most
         there can be; of `interlace profile --json`: bytes from memory, and hits of the L2.
