@@ -15,6 +15,8 @@ from interlace.serve.app import ApiServer
 from interlace.serve.server import ApiUvicorn, listen
 from interlace.serve.settings import ServerSettings
 
+JSON = {"content-type": "application/json"}
+
 
 @dataclass
 class RunningServer:
@@ -59,7 +61,7 @@ def run_server(engine: Any, **settings: Any) -> Iterator[RunningServer]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            with httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
+            with httpx.Client(base_url=url, timeout=30, trust_env=False, headers=JSON) as http:
                 yield RunningServer(url, api, server, faults, http)
         finally:
             server.should_exit = True

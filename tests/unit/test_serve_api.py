@@ -259,6 +259,14 @@ def test_a_body_that_is_no_json_is_refused(server: RunningServer, body: bytes) -
     check_error(server.http.post("/v1/completions", content=body), 400, None, "the body is no JSON")
 
 
+def test_bodies_of_other_types_are_refused(server: RunningServer) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        response = server.http.post("/v1/completions", content=b"{}", headers={"content-type": kind})
+        check_error(response, 415, None, "application/json")
+    response = server.post("/v1/completions", prompt="a")
+    assert response.request.headers["content-type"] == "application/json"
+
+
 def test_other_models_and_paths_are_not_found(server: RunningServer) -> None:
     check_error(server.http.post("/v1/completions", json={"model": "gpt", "prompt": "a"}), 404, "model", "'gpt'")
     check_error(server.http.get("/v1/models/gpt"), 404, "model", "this server has 'fake'")

@@ -26,6 +26,7 @@ from interlace.serve.server import ApiConnection
 from ..api_server import RunningServer, run_server, wait_until
 from ..fake_engine import FakeEngine
 
+TYPE = "content-type: application/json"
 LONG = {"model": "fake", "prompt": "abc", "max_tokens": 1000}
 
 
@@ -83,7 +84,7 @@ def test_the_engine_drops_a_request_whose_client_leaves(stream: bool) -> None:
     with run_gated(5) as (server, engine, gate):
         body = json.dumps({**LONG, "stream": stream}).encode()
         with socket.create_connection(server.uvicorn.servers[0].sockets[0].getsockname()) as client:
-            head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n"
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\n{TYPE}\r\ncontent-length: {len(body)}\r\n\r\n"
             client.sendall(head.encode() + body)
             wait_until(lambda: engine.tokens == 5)
             if stream:
@@ -123,7 +124,9 @@ def test_a_body_that_is_too_long_or_too_late_is_refused() -> None:
             response = server.http.post("/v1/completions", content=content)
             assert (response.status_code, response.json()["error"]["code"]) == (413, "too_large")
         with socket.create_connection(server.uvicorn.servers[0].sockets[0].getsockname()) as client:
-            client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{")
+            client.sendall(
+                f"POST /v1/completions HTTP/1.1\r\nhost: a\r\n{TYPE}\r\ncontent-length: 10\r\n\r\n{{".encode()
+            )
             assert client.recv(1000).startswith(b"HTTP/1.1 408 ")
         assert server.post("/v1/completions", prompt="abc").status_code == 200
 

@@ -24,7 +24,7 @@ from interlace.engine import LLM, SamplingParams  # noqa: E402
 from interlace.models.pretrained import load_model  # noqa: E402
 from interlace.models.tokenizer import open_tokenizer  # noqa: E402
 
-from ..api_server import run_server, wait_until  # noqa: E402
+from ..api_server import JSON, run_server, wait_until  # noqa: E402
 from .engines import make_engine, write_model  # noqa: E402
 
 CAPACITY, CLIENTS, SEQUENCES, WAITING, BLOCKS = 192, 16, 4, 12, 4
@@ -169,7 +169,7 @@ def test_every_request_ends_and_each_answer_is_that_of_the_request_alone(
 
     async def soak(url: str) -> Soak:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=limits) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=limits, headers=JSON) as http:
             found = Soak(http, make_cases(llm, 24))
             await found.run(min(count, 100), seconds)
             before = read_resident_bytes()

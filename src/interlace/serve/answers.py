@@ -117,8 +117,11 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
     """Return the body of a request.
 
     Raises:
-        ApiError: it is too long, or does not arrive in time.
+        ApiError: it is not declared as JSON, is too long, or does not arrive in time.
     """
+    # A page of another site can make a browser send any other type, but this one only with leave.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(415, "the content-type must be application/json", code="unsupported_media_type")
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
