@@ -9,29 +9,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from llm import draw_weights
 from script import make_parser
 
 from interlace.workloads import LLAMAS
 
+_FEW_SEQS = 1, 16  # slots of further launches, as Engine.from_pretrained builds them
+
 
 def build_engine(name: str, max_num_seqs: int, max_model_len: int, max_num_batched_tokens: int = 512) -> Any:
-    """Return an engine on random weights."""
+    """Return an engine on random weights, with blocks and launches as ``Engine.from_pretrained`` gives a model."""
     import torch
 
     from interlace.engine import Engine
-    from interlace.models.weights import list_weights
     from interlace.nn import Decoder
     from interlace.workloads.decode import build_rope_table
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    shape, random = LLAMAS[name], torch.Generator(device).manual_seed(0)
-    weights = {}
-    for each, extents in list_weights(shape).items():
-        value = torch.randn(extents, generator=random, device=device, dtype=dtype)
-        weights[each] = value * extents[-1] ** -0.5 if len(extents) == 2 else 1 + value / 8
+    shape = LLAMAS[name]
     rope = torch.from_numpy(build_rope_table(max_model_len, shape.head_dim)).to(device)
-    decoder = Decoder.from_weights(shape, weights, rope, batch=max_num_seqs)
+    blocks = max_num_seqs * -(-max_model_len // 64)
+    decoder = Decoder.from_weights(
+        shape, draw_weights(torch, shape, device), rope, batch=max_num_seqs, num_blocks=blocks
+    )
+    decoder.build_batches(_FEW_SEQS)
     return Engine(decoder, model_name=name, max_num_batched_tokens=max_num_batched_tokens)
 
 
