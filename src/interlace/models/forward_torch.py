@@ -21,10 +21,42 @@ Attend = Callable[[int, Any, Any, Any], Any]
 FUSED_WEIGHTS: Mapping[str, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
 
+class LayerOps:
+    """The ops of a layer around its products and attention. Subclasses compute the same in fewer kernels."""
+
+    def __init__(self, torch: Any, shape: LlamaShape) -> None:
+        self.torch, self.shape = torch, shape
+
+    def add_and_normalize(self, x: Any, increment: Any | None, weight: Any) -> tuple[Any, Any]:
+        """Return the residual stream (n, hidden) after an increment, and its RMS norm."""
+        x = x if increment is None else x + increment
+        return x, _normalize(self.torch, self.shape, x, weight)
+
+    def rotate_heads(
+        self, layer: int, q: Any, k: Any, v: Any, norms: tuple[Any, Any] | None, angles: Any
+    ) -> tuple[Any, Any]:
+        """Return queries (n, heads, d) and keys (n, kv_heads, d) after their norms, if the model has them, and RoPE."""
+        if norms is not None:
+            q, k = (_normalize(self.torch, self.shape, x, weight) for x, weight in zip((q, k), norms, strict=True))
+        cos, sin = angles.chunk(2, -1)
+        return rotate(self.torch, q, cos, sin), rotate(self.torch, k, cos, sin)
+
+    def apply_gate(self, gate: Any, up: Any) -> Any:
+        """Return ``silu(gate) * up``."""
+        return self.torch.nn.functional.silu(gate) * up
+
+
 def run_layers(
-    torch: Any, shape: LlamaShape, weights: Mapping[str, Any], tokens: Any, angles: Any, attend: Attend
+    torch: Any,
+    shape: LlamaShape,
+    weights: Mapping[str, Any],
+    tokens: Any,
+    angles: Any,
+    attend: Attend,
+    wanted: Any | None = None,
+    ops: LayerOps | None = None,
 ) -> Any:
-    """Return the output (n, hidden) of the last layer for n tokens.
+    """Return the output (n, hidden) of the last layer for n tokens, or for those that are wanted.
 
     Args:
         torch: the module ``torch``.
@@ -33,9 +65,12 @@ def run_layers(
         tokens: (n,), token ids.
         angles: (n, 1, head_dim), cosines and then sines of each token's position. RoPE is computed in their dtype or in
             that of the weights, whichever is wider.
+        wanted: (m,), indices of the tokens whose outputs are returned; the last layer attends from all of them, and
+            computes what follows for these alone.
+        ops: ops around the products; PyTorch's own by default.
     """
     functional, count, d = torch.nn.functional, len(tokens), shape.head_dim
-    cos, sin = angles.chunk(2, -1)
+    ops = LayerOps(torch, shape) if ops is None else ops
 
     def multiply(x: Any, layer: int, fused: str, widths: tuple[int, ...]) -> Any:
         """Return the products of x and the weights of ``FUSED_WEIGHTS[fused]``, of these widths."""
@@ -46,20 +81,20 @@ def run_layers(
         return [functional.linear(x, weights[name], weights.get(f"{name}_bias")) for name in names]
 
     heads = shape.heads * d, shape.kv_heads * d, shape.kv_heads * d
-    x = functional.embedding(tokens, weights["embed"])
+    x, increment = functional.embedding(tokens, weights["embed"]), None
     for layer in range(shape.layers):
         at = f"layers.{layer}."
-        h = _normalize(torch, shape, x, weights[f"{at}input_norm"])
+        x, h = ops.add_and_normalize(x, increment, weights[f"{at}input_norm"])
         q, k, v = (made.view(count, -1, d) for made in multiply(h, layer, "qkv", heads))
-        if shape.qk_norm:
-            q = _normalize(torch, shape, q, weights[f"{at}q_norm"])
-            k = _normalize(torch, shape, k, weights[f"{at}k_norm"])
-        out = attend(layer, rotate(torch, q, cos, sin), rotate(torch, k, cos, sin), v)
-        x = x + functional.linear(out.reshape(count, -1), weights[f"{at}o"])
-        h = _normalize(torch, shape, x, weights[f"{at}post_norm"])
+        norms = (weights[f"{at}q_norm"], weights[f"{at}k_norm"]) if shape.qk_norm else None
+        q, k = ops.rotate_heads(layer, q, k, v, norms, angles)
+        out = attend(layer, q, k, v).reshape(count, -1)
+        if wanted is not None and layer == shape.layers - 1:
+            x, out = x.index_select(0, wanted), out.index_select(0, wanted)
+        x, h = ops.add_and_normalize(x, functional.linear(out, weights[f"{at}o"]), weights[f"{at}post_norm"])
         gate, up = multiply(h, layer, "gate_up", (shape.ffn, shape.ffn))
-        x = x + functional.linear(functional.silu(gate) * up, weights[f"{at}down"])
-    return x
+        increment = functional.linear(ops.apply_gate(gate, up), weights[f"{at}down"])
+    return x + increment
 
 
 def compute_logits(torch: Any, shape: LlamaShape, weights: Mapping[str, Any], x: Any) -> Any:

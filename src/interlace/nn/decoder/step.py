@@ -121,6 +121,6 @@ def prefill_padded(
         return out.reshape(-1, group, len(q), q.shape[-1]).permute(2, 0, 1, 3)
 
     with torch.autocast(ids.device.type, enabled=False):
-        x = run_layers(torch, shape, weights, ids, rope[position][:, None], attend)
-        logits: torch.Tensor = compute_logits(torch, shape, weights, x.index_select(0, last))
+        x = run_layers(torch, shape, weights, ids, rope[position][:, None], attend, last)
+        logits: torch.Tensor = compute_logits(torch, shape, weights, x)
         return logits
