@@ -22,6 +22,7 @@ from interlace.megakernel.capture import capture_graph
 from interlace.models.llama import LlamaShape
 from interlace.nn.decoder import step as plain
 from interlace.nn.decoder.cache import KVCache
+from interlace.nn.plain import has_triton
 
 #: Numbers of tokens for which graphs are captured. More tokens are read in pieces of the last.
 BUCKETS = (32, 64, 128, 256, 512, 1024, 2048)
@@ -71,6 +72,7 @@ class LibraryReader:
         self.times_us: dict[Bucket, float] = {}
         self._shape, self._weights, self._rope, self._cache = shape, weights, rope, cache
         self._logits, self._next, self._capacity = logits, following, len(rope)
+        self._prefill = _select_prefill(shape, weights)
         self._inputs = torch.zeros(_HEAD + BUCKETS[-1], dtype=torch.long, device=logits.device)
         self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}  # most recently used last
         self._pool: object = None
@@ -118,7 +120,7 @@ class LibraryReader:
         slot, start, last = self._inputs[:_HEAD, None]
         ids = self._inputs[_HEAD : _HEAD + bucket.tokens]
         model = self._shape, self._weights, self._rope, self._cache
-        logits = plain.prefill_padded(*model, ids, slot, start, last, bucket.reach)
+        logits = self._prefill(*model, ids, slot, start, last, bucket.reach)
         self._logits.index_copy_(0, slot, logits)
         self._next.index_copy_(0, slot, logits.argmax(-1).int())
 
@@ -146,6 +148,16 @@ class LibraryReader:
             with capture_graph(graph, self._pool):
                 self.enqueue(bucket)
         return graph
+
+
+def _select_prefill(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return the prefill that graphs capture: with fused ops where their kernels run."""
+    if weights["embed"].is_cuda and torch.version.cuda is not None and has_triton():
+        from interlace.nn.decoder import fused
+
+        if fused.is_supported(shape, weights):
+            return fused.prefill_padded
+    return plain.prefill_padded
 
 
 def _cut(tokens: int, start: int) -> list[tuple[int, int]]:
