@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
+from interlace.kernels import prompt_rows
 from interlace.kernels.prompt_rows import PromptRows, add_and_normalize
 from interlace.models.forward_torch import LayerOps
 from interlace.models.llama import LlamaShape
@@ -76,8 +77,11 @@ def test_a_residual_and_its_norm_are_rounded_once(columns: int) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("paged", [False, True], ids=["plain", "pages"])
-def test_heads_are_rotated_and_appended_where_tokens_are(name: str, paged: bool) -> None:
+def test_heads_are_rotated_and_appended_where_tokens_are(
+    name: str, paged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each element within half a unit in the last place of float64; no row of the cache but those of tokens."""
+    monkeypatch.setattr(prompt_rows, "_ELEMENTS", 64)  # so that heads take several blocks, the last in part
     shape, dtype, count, start, last = SHAPES[name], torch.float16, 9, 60, 6
     torch.manual_seed(0)
     q, k, v = (torch.randn(count, heads, shape.head_dim, dtype=dtype) for heads in (shape.heads, *2 * [shape.kv_heads]))
