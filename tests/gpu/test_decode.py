@@ -23,6 +23,15 @@ SHAPES = {
     "qwen2": LlamaShape(2, 448, 608, 14, 2, 96, 3000, qkv_bias=True),
     "qwen3": LlamaShape(2, 256, 768, 16, 2, 128, 3000, qk_norm=True),
 }
+#: Heads that end inside a panel of 64 elements, and heads whose queries lie in shared memory.
+WIDTHS = {
+    "heads of 80": LlamaShape(2, 320, 608, 12, 4, 80, 3000, qk_norm=True),
+    "heads of 96, one of keys": LlamaShape(2, 384, 608, 5, 1, 96, 3000, tied=True),
+    "heads of 112": LlamaShape(2, 448, 704, 14, 2, 112, 3000, qkv_bias=True),
+    "heads of 160": LlamaShape(2, 320, 640, 8, 2, 160, 3000, qk_norm=True),
+    "heads of 256": LlamaShape(2, 512, 1024, 8, 1, 256, 3000, tied=True),
+    "heads of 192, group of 32": LlamaShape(1, 512, 1024, 32, 1, 192, 3000, qk_norm=True),
+}
 CAPACITY = 1088
 RAGGED = (0, 1, 63, 64, 700, 1080)
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (
@@ -119,12 +128,12 @@ def test_a_sequence_of_a_batch_gives_bit_for_bit_what_it_gives_alone() -> None:
     assert torch.equal(batch["logits"][which], alone["logits"][0])
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", SHAPES | WIDTHS)
 @pytest.mark.parametrize("executor", [il.PdlExecutor, il.MegakernelExecutor])
 def test_steps_over_pages_are_bit_for_bit_those_over_a_cache_for_each_sequence(
     executor: type[DeviceExecutor], name: str
 ) -> None:
-    shape, positions, pages = SHAPES[name], (*RAGGED[:-1], 1020), 40
+    shape, positions, pages = (SHAPES | WIDTHS)[name], (*RAGGED[:-1], 1020), 40
     work = problem(shape, len(positions))
     graphs = work.build_graph(il.H200), build_decode_graph(shape, len(positions), CAPACITY, il.H200, pages=pages)
     rows = tensors(work, graphs[0], positions)
@@ -163,9 +172,9 @@ GROUPS = {"groups of 13": LlamaShape(1, 256, 512, 26, 2, 64, 3000, qk_norm=True)
 
 
 @pytest.mark.parametrize("dtype", [il.bf16, il.fp16], ids=str)
-@pytest.mark.parametrize("name", SHAPES | GROUPS)
+@pytest.mark.parametrize("name", SHAPES | WIDTHS | GROUPS)
 def test_a_step_in_one_launch_is_right_for_a_ragged_batch(name: str, dtype: il.DType) -> None:
-    work = problem((SHAPES | GROUPS)[name], len(RAGGED), dtype)
+    work = problem((SHAPES | WIDTHS | GROUPS)[name], len(RAGGED), dtype)
     graph = work.build_graph(il.H200)
     run, t = one_launch(graph), tensors(work, graph, RAGGED)
     for step in range(3):
@@ -176,6 +185,17 @@ def test_a_step_in_one_launch_is_right_for_a_ragged_batch(name: str, dtype: il.D
         go_on(t)
         written = t[f"layers.{work.layers - 1}.k_cache"][:, 0, :, 0].isnan().sum(1).tolist()
         assert written == [CAPACITY - at - step - 1 for at in RAGGED]
+
+
+@pytest.mark.parametrize("batch", [1, 33])
+@pytest.mark.parametrize("name", WIDTHS)
+def test_a_step_of_one_sequence_and_of_many_is_right_for_heads_of_any_width(name: str, batch: int) -> None:
+    work = problem(WIDTHS[name], batch)
+    graph = work.build_graph(il.H200)
+    run, t = one_launch(graph), tensors(work, graph, tuple(1080 - 30 * b for b in range(batch)))
+    for _ in range(3):
+        check(run, work, t)
+        go_on(t)
 
 
 @pytest.mark.parametrize("batch", [1, 64])
@@ -276,16 +296,17 @@ PARTS = ("parts", "peak", "total")
 TOKENS = ("inner", *(f"{x}_{of}" for x in ("x_attended", "x") for of in ("scaled", "squares")))
 
 
-def make_ll_step(batch: int = 1) -> tuple[Decode, il.Plan, dict[str, torch.Tensor]]:
+def make_ll_step(batch: int = 1, name: str = "llama") -> tuple[Decode, il.Plan, dict[str, torch.Tensor]]:
     """A step with attention in splits, its plan and its tensors."""
-    work = problem(SHAPES["llama"], batch)
+    work = problem((SHAPES | WIDTHS)[name], batch)
     graph = build_decode_graph(work.model, batch, CAPACITY, il.H200)
     plan = il.autoplan(graph, il.H200, il.MegakernelExecutor)
     return work, plan, tensors(work, graph, (700,) * batch)
 
 
-def test_steps_by_words_are_bit_for_bit_those_by_semaphores() -> None:
-    _, plan, t = make_ll_step()
+@pytest.mark.parametrize("name", ["llama", "heads of 80", "heads of 160"])
+def test_steps_by_words_are_bit_for_bit_those_by_semaphores(name: str) -> None:
+    _, plan, t = make_ll_step(name=name)
     layers = range(len([op for op in plan.graph.ops if op.name.endswith(".attend")]))
     attention = (*PARTS, "q_heads", *(f"layers.{n}.{of}_heads" for n in layers for of in "kv"))
     found = []

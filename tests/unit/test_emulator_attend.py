@@ -32,12 +32,19 @@ TOLERANCE = {"bf16": 1e-2, "fp16": 1.3e-3}
 CASES = (
     (il.bf16, 16, 4, 1, False),  # lanes keep scores of several heads
     (il.bf16, 64, 4, 2, False),  # and all that follow on tensor cores
-    (il.bf16, 80, 8, 1, True),  # warps share the heads; not this one
+    (il.bf16, 72, 8, 1, True),  # warps share the heads; not this one
     (il.fp16, 128, 1, 3, False),
     (il.bf16, 64, 13, 1, True),  # two sets of heads
     (il.fp16, 128, 8, 2, True),
     (il.fp16, 24, 2, 2, True, 16),  # two pages to a stage; a lane is left over
     (il.bf16, 64, 4, 2, False, 64),
+    (il.bf16, 80, 3, 1, True, 64),  # and all that follow end inside a panel
+    (il.fp16, 96, 5, 2, False),
+    (il.bf16, 112, 7, 2, True),
+    (il.fp16, 160, 12, 1, True),  # and all that follow keep their queries in the scratch
+    (il.bf16, 208, 1, 2, False, 32),
+    (il.bf16, 256, 3, 1, False, 64),
+    (il.fp16, 192, 32, 2, False),
 )
 #: In launches with an op whose dependent operands take a large slot, values lie there.
 BESIDE = CASES[1], CASES[5]
@@ -67,12 +74,19 @@ FAULTS = {
         "      __syncwarp();\n      stage.resident = true;",
         "      stage.resident = true;",
     ),
+    "queries are read before other lanes have stored them": (
+        "  if constexpr (WIDE) __syncwarp();  // other lanes read queries\n",
+        "",
+    ),
     "warps do not wait for each other's sums": (
         "softmax.store(partials + warp_of() * WARP_FLOATS);\n  synchronise_block();",
         "softmax.store(partials + warp_of() * WARP_FLOATS);",
     ),
 }
-FAULTY = dict.fromkeys(FAULTS, CASES[1]) | {"a stage is handed back before it is read": CASES[0]}
+FAULTY = dict.fromkeys(FAULTS, CASES[1]) | {
+    "a stage is handed back before it is read": CASES[0],
+    "queries are read before other lanes have stored them": CASES[13],
+}
 
 
 def graph(
@@ -285,7 +299,16 @@ def test_what_cannot_be_addressed_is_refused(name: str, message: str) -> None:
 @pytest.mark.parametrize("splits", [1, pytest.param(2, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("d", "group", "norms", "page", "registers"),
-    [(64, 4, False, 0, 168), (128, 8, True, 0, 255), (64, 4, False, 64, 168)],
+    [
+        (64, 4, False, 0, 168),
+        (128, 8, True, 0, 255),
+        (64, 4, False, 64, 168),
+        (80, 5, True, 64, 168),
+        (112, 7, True, 0, 216),
+        (160, 12, True, 64, 216),
+        (192, 32, False, 0, 224),
+        (256, 24, True, 64, 224),
+    ],
 )
 def test_products_of_attention_fit_the_registers(
     d: int, group: int, norms: bool, page: int, registers: int, splits: int
@@ -295,4 +318,4 @@ def test_products_of_attention_fit_the_registers(
     binary = il.MegakernelExecutor(plan, il.RunOptions("meta")).binary
     assert (binary.resources.spill_bytes, binary.warnings) == (0, ())
     assert binary.resources.registers <= registers
-    assert binary.ptx.count("mma.sync.aligned.m16n8k16") == (d // 16 * 3) * (2 if splits == 1 else 1)
+    assert binary.ptx.count("mma.sync.aligned.m16n8k16") == (d // 16 * 3) * (2 if splits == 1 and d <= 128 else 1)

@@ -28,6 +28,8 @@ CAPACITY, POSITIONS, TEMPERATURES = 100, (0, 5, 90), (0.0, 0.5, 0.75)
 SHAPES = {
     "norms and biases": LlamaShape(2, 64, 96, 4, 2, 24, 161, qkv_bias=True, qk_norm=True),
     "more queries than are taken at once, in pages": LlamaShape(1, 64, 64, 9, 1, 64, 97, tied=True),
+    "heads of 80": LlamaShape(1, 64, 64, 6, 2, 80, 97, qk_norm=True, tied=True),
+    "heads of 144, in pages": LlamaShape(1, 64, 64, 2, 1, 144, 97, tied=True),
 }
 PAGES = 4  # where they are: a sequence with two, and one with none
 

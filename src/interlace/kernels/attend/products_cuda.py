@@ -19,8 +19,12 @@ SHARE_TABLE = include("ops/attend/exponents.cuh", "ops/attend/share_table.cuh")
 _HEADS = 8  # of a warp
 _WARPS = 4, 8  # fewest and most warps of a block
 _BOX = 32  # positions of a bulk load
-_WIDTHS = 64, 128  # elements of a head
+_WIDTHS = range(64, 257, 16)  # elements of a head
+_PANEL = 64  # elements of a row of a bulk load
+_MAX_IN_HEADER = 26 * 256  # elements of q, k and v: each stage has a header
+_MAX_POLLED = 34 * 128  # elements of q, k and v that the fewest warps can poll: a thread has registers for them
 _SHARE_BYTES = 32
+_POLLED = "q", "k", "v"
 
 
 def reads_whole_tensors(op: Op, tensors: Mapping[str, Tensor], name: str) -> bool:
@@ -28,27 +32,41 @@ def reads_whole_tensors(op: Op, tensors: Mapping[str, Tensor], name: str) -> boo
     return "shares" not in tensors
 
 
+def _count_own(op: Op) -> int:
+    """Return the elements of a tile's q, k and v."""
+    return (int(op.param("GROUP")) + 2) * int(op.param("D"))
+
+
+def _count_polled(op: Op) -> int:
+    """Return the elements of a tile's q, k and v, or 0 if these cannot be LL words."""
+    return _count_own(op) if _count_own(op) <= _MAX_POLLED else 0
+
+
+def _can_use_ll(op: Op, tensors: Mapping[str, Tensor], name: str) -> bool:
+    return reads_whole_tensors(op, tensors, name) and (name not in _POLLED or _count_polled(op) > 0)
+
+
 def can_use_mma(op: Op, tensors: Mapping[str, Tensor]) -> bool:
     """Return whether this body computes an op."""
     d, group, page = (int(op.param(name)) for name in ("D", "GROUP", "PAGE"))
     of_two_bytes = tensors["k_cache"].dtype.itemsize == 2
-    return of_two_bytes and d in _WIDTHS and group <= _HEADS * _WARPS[0] and page % _BOX == 0
+    fits = group <= _HEADS * _WARPS[0] and _count_own(op) <= _MAX_IN_HEADER
+    return of_two_bytes and d in _WIDTHS and fits and page % _BOX == 0
 
 
 def _compute_scratch_bytes(op: Op) -> int:
     """Return the bytes of each warp's sums of values, peaks and totals, and of rows of q, k and v that are LL words."""
     group, d = int(op.param("GROUP")), int(op.param("D"))
-    return 4 * _WARPS[1] * min(group, _HEADS) * (d + 4) + 2 * (group + 2) * d
+    return 4 * _WARPS[1] * min(group, _HEADS) * (d + 4) + 2 * _count_polled(op)
 
 
 def _compute_stage_bytes(op: Op) -> int:
-    return 2 * _BOX * int(op.param("D")) * 2
+    return 2 * _BOX * -(-int(op.param("D")) // _PANEL) * _PANEL * 2
 
 
 def _compute_header_bytes(op: Op) -> int:
     """Return the bytes of the share, cosines and sines, and rows of q, k and v."""
-    group, d = int(op.param("GROUP")), int(op.param("D"))
-    return _SHARE_BYTES + 4 * d + 2 * (group + 2) * d
+    return _SHARE_BYTES + 4 * int(op.param("D")) + 2 * _count_own(op)
 
 
 def _compute_box_rows(op: Op) -> dict[str, int]:
@@ -79,6 +97,6 @@ ATTEND_MMA_CUDA = CudaBody(
             header_bytes=_compute_header_bytes,
         ),
     ),
-    ll=LLArguments(inputs=("q", "k", "v"), outputs=("out", "peak", "total"), can_use=reads_whole_tensors),
+    ll=LLArguments(inputs=_POLLED, outputs=("out", "peak", "total"), can_use=_can_use_ll),
     is_proved=True,
 )

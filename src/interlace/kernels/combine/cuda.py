@@ -11,11 +11,9 @@ from interlace.kernels.cuda_body import CudaBody, CudaVariants
 from interlace.kernels.cuda_loads import CudaLoads
 from interlace.kernels.megakernel_body import LLArguments
 
-_WARP_ELEMENTS = 64  # elements at a time
-
 
 def _can_use_ll(op: Op, tensors: Mapping[str, Tensor], name: str) -> bool:
-    return "rows" not in tensors and int(op.param("D")) % _WARP_ELEMENTS == 0 and tensors["out"].dtype.itemsize == 2
+    return "rows" not in tensors and tensors["out"].dtype.itemsize == 2
 
 
 def _build_body(splits: str) -> CudaBody:

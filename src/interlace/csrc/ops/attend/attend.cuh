@@ -20,7 +20,7 @@
 //   head                  0    0    1    1    2    2    3    3
 //   positions             0 1  2 3  0 1  2 3  0 1  2 3  0 1  2 3
 //
-// With D = 80 a team has 16 lanes; six of them read the last 16 bytes of a row again, and multiply them by zero.
+// With D = 72 a team has 16 lanes; seven of them read the last 16 bytes of a row again, and multiply them by zero.
 #pragma once
 #include "share_equal.cuh"
 #include "../heads.cuh"

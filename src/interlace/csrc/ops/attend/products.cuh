@@ -1,8 +1,9 @@
-// Attention of one new token a sequence over its KV cache on tensor cores: 16-bit elements, heads of 64 or 128.
+// Attention of one new token a sequence over its KV cache on tensor cores: 16-bit elements, heads of 64 to 256 elements.
 //
 // As attend.cuh, keys and values of a tile's share come through the ring, some positions to a stage. Here tensor maps
 // load them, in boxes of 32 positions and 64 elements: rows of 128 bytes with the 128-byte swizzle, so that eight rows
-// of a matrix lie in different banks. Positions of a box after the share's last one do not count. Where other ops of
+// of a matrix lie in different banks. A head of 80 elements ends inside its second panel of 64, of which nothing is read
+// after it. Positions of a box after the share's last one do not count. Where other ops of
 // the launch have large load slots, of which attention loads nothing, values go there (APART), and the ring holds more
 // of the cache while queries are awaited.
 //
@@ -20,6 +21,9 @@
 // not), and 16 elements of a value are rows. Exponents are counted from a peak that may be out of date by LAG, so that
 // lanes seldom exchange theirs and sums are seldom rescaled (as in FlashAttention-4; Dao, Hot Chips 2025).
 //
+// Heads of more than 128 elements (WIDE) leave no registers for anything but sums: a warp keeps its queries in the part
+// of the scratch that later takes its sums, loads a block's matrices by fours, and reads rows where they are used.
+//
 // The warp with the fewest positions begins with this step's own key and value, which were never in the cache. At the
 // end the warps are joined through shared memory, once.
 #pragma once
@@ -32,8 +36,9 @@
 
 constexpr int BOX = 32, BLOCK_ROWS = 16;  // positions of a bulk load, and of a matrix product
 // Blocks that a warp takes at once, as independent chains of instructions; a split has few.
-constexpr int BLOCKS = WHOLE ? BOX / BLOCK_ROWS : 1, AT_ONCE = BLOCKS * BLOCK_ROWS;
-constexpr int BLOCK_BYTES = BLOCK_ROWS * 128, PANEL_BYTES = BOX * 128, BOX_BYTES = D / 64 * PANEL_BYTES;
+constexpr bool WIDE = D > 128;
+constexpr int BLOCKS = WHOLE && !WIDE ? BOX / BLOCK_ROWS : 1, AT_ONCE = BLOCKS * BLOCK_ROWS;
+constexpr int BLOCK_BYTES = BLOCK_ROWS * 128, PANEL_BYTES = BOX * 128, BOX_BYTES = (D + 63) / 64 * PANEL_BYTES;
 // Boxes of a stage: with keys and values in the prefetch slot, or, where load slots are large, with values there.
 constexpr int BOXES_TOGETHER = PREFETCH_BYTES / (2 * BOX_BYTES);
 constexpr int SMALLER_BYTES = LOAD_BYTES < PREFETCH_BYTES ? LOAD_BYTES : PREFETCH_BYTES;
@@ -42,9 +47,10 @@ constexpr bool APART = BOXES_APART > BOXES_TOGETHER;
 constexpr int BOXES = APART ? BOXES_APART : BOXES_TOGETHER, STAGE_ROWS = BOXES * BOX;
 constexpr int HEADS_AT_ONCE = GROUP < 8 ? GROUP : 8;
 constexpr int SETS = (GROUP + 7) / 8, WARPS_PER_SET = WARPS / SETS;
-constexpr int PIECES = D / 8;   // of a row, 8 elements each; a lane has two neighbours of a piece
-constexpr int CHAINS = D / 32;  // independent chains of two products
-constexpr int PITCH = D + 4;    // floats of a head in the scratch, such that lanes store to different banks
+constexpr int PIECES = D / 8;  // of a row, 8 elements each; a lane has two neighbours of a piece
+constexpr int STEPS = D / 16, STEPS_AT_ONCE = WIDE ? 4 : STEPS;  // products along a head, and matrices loaded for them
+constexpr int CHAINS = WIDE ? 2 : D / 32;                        // independent chains of two products
+constexpr int PITCH = D + 4;  // floats of a head in the scratch, such that lanes store to different banks
 constexpr int PARTIAL_FLOATS = WARPS * HEADS_AT_ONCE * PITCH;  // of the scratch, for the partial sums of all warps
 // A header of a stage: the share, cosines and sines, then the rows of q, k and v.
 constexpr int SHARE_BYTES = 32, ANGLE_BYTES = 4 * D, ROW_BYTES = 2 * D;
@@ -141,10 +147,22 @@ template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* r
 #pragma unroll
   for (int p = 0; p < PIECES; ++p) to[p] = __ldcg(reinterpret_cast<const unsigned*>(row) + p * 4 + which);
 }
-DEVICE void load_shared_pairs(unsigned (&to)[PIECES], const unsigned char* row, int which) {
+// Two neighbours of each 8 elements of a row of shared memory: in registers, or, if WIDE, where they are.
+struct RowPairs {
+  const unsigned* row;
+  unsigned held[WIDE ? 1 : PIECES];
+  DEVICE void load(const void* from, int which) {
+    row = static_cast<const unsigned*>(from) + which;
+    if constexpr (!WIDE) {
 #pragma unroll
-  for (int p = 0; p < PIECES; ++p) to[p] = reinterpret_cast<const unsigned*>(row)[p * 4 + which];
-}
+      for (int p = 0; p < PIECES; ++p) held[p] = row[p * 4];
+    }
+  }
+  DEVICE unsigned operator[](int p) const {
+    if constexpr (WIDE) return row[p * 4];
+    else return held[p];
+  }
+};
 template <bool IS_LL, class A> struct LLRows {
   DEVICE LLRows(const Tile& tile, const A& a, long long head) {}
 };
@@ -177,7 +195,7 @@ template <class A> struct LLRows<true, A> {
       pairs[n].ask_two([&](int) { return of + pair(n) % (WIDTH / 2) * 2; });
     }
   }
-  DEVICE void poll(int set, unsigned (&queries)[PIECES], unsigned (&keys)[PIECES], unsigned (&values)[PIECES]) {
+  DEVICE void poll(int set, RowPairs& query, RowPairs& key, RowPairs& value) {
     unsigned* const rows = reinterpret_cast<unsigned*>(scratch<float>() + PARTIAL_FLOATS);
     Patience patience;
 #pragma unroll
@@ -188,13 +206,8 @@ template <class A> struct LLRows<true, A> {
       if (pair(n) < PAIRS) rows[pair(n) * 2] = pairs[n].data(0), rows[pair(n) * 2 + 1] = pairs[n].data(1);
     }
     synchronise_block();
-    const unsigned* const query = rows + min(set * 8 + lane_of() / 4, GROUP - 1) * WIDTH;
-    const unsigned *const key = rows + GROUP * WIDTH, *const value = key + WIDTH;
-#pragma unroll
-    for (int p = 0; p < PIECES; ++p) {
-      queries[p] = query[p * 4 + lane_of() % 4];
-      keys[p] = key[p * 4 + lane_of() % 4], values[p] = value[p * 4 + lane_of() / 8];
-    }
+    query.load(rows + min(set * 8 + lane_of() / 4, GROUP - 1) * WIDTH, lane_of() % 4);
+    key.load(rows + GROUP * WIDTH, lane_of() % 4), value.load(rows + (GROUP + 1) * WIDTH, lane_of() / 8);
   }
 };
 // Sum and maximum over the four lanes that have a head.
@@ -209,29 +222,33 @@ DEVICE float max_of_four(float value) {
 
 // A lane's cosines and sines of the rotary embedding.
 struct Angles {
-  float2 cosines[PIECES / 2], sines[PIECES / 2];
-  DEVICE void load(const float* row) {
+  const float2* row;
+  float2 cosines[WIDE ? 1 : PIECES / 2], sines[WIDE ? 1 : PIECES / 2];
+  DEVICE void load(const float* from) {
+    row = reinterpret_cast<const float2*>(from) + lane_of() % 4;
+    if constexpr (!WIDE) {
 #pragma unroll
-    for (int p = 0; p < PIECES / 2; ++p) {
-      const float2* const at = reinterpret_cast<const float2*>(row) + p * 4 + lane_of() % 4;
-      cosines[p] = q_words ? __ldcg(at) : at[0], sines[p] = q_words ? __ldcg(at + D / 4) : at[D / 4];
+      for (int p = 0; p < PIECES / 2; ++p) cosines[p] = at(p), sines[p] = at(p + PIECES / 2);
     }
   }
+  DEVICE float2 at(int p) const { return q_words ? __ldcg(row + p * 4) : row[p * 4]; }
   DEVICE void rotate(float2& low, float2& high, int p) const {
-    const float2 x = low, y = high, c = cosines[p], s = sines[p];
+    const float2 x = low, y = high, c = WIDE ? at(p) : cosines[p], s = WIDE ? at(p + PIECES / 2) : sines[p];
     low = make_float2(rotate_part(x.x, c.x, -y.x, s.x), rotate_part(x.y, c.y, -y.y, s.y));
     high = make_float2(rotate_part(y.x, c.x, x.x, s.x), rotate_part(y.y, c.y, x.y, s.y));
   }
 };
 // RMS norm of a head with a weight, if the model has one.
 template <class T> struct Norm {
-  unsigned pairs[PIECES] = {};  // initialised, or their values would stay live from item to item
+  unsigned pairs[WIDE ? 1 : PIECES] = {};  // initialised, or their values would stay live from item to item
   const T* weight;
   DEVICE Norm(const T* from) : weight(from) {
-    if (weight) load_row_pairs(pairs, weight, lane_of() % 4);
+    if constexpr (!WIDE) {
+      if (weight) load_row_pairs(pairs, weight, lane_of() % 4);
+    }
   }
   // The factor of all elements of a head.
-  template <class X> DEVICE float factor(const unsigned (&head)[PIECES], const X* of) const {
+  template <class X> DEVICE float factor(const RowPairs& head, const X* of) const {
     if (!weight) return 1.0f;
     float squares = 0.0f;
 #pragma unroll
@@ -243,7 +260,9 @@ template <class T> struct Norm {
   }
   DEVICE float2 apply(float2 x, int p, float factor) const {
     if (!weight) return make_float2(x.x * factor, x.y * factor);
-    const float2 w = widened_pair(pairs[p], weight);
+    const unsigned pair =
+        WIDE ? __ldcg(reinterpret_cast<const unsigned*>(weight) + p * 4 + lane_of() % 4) : pairs[WIDE ? 0 : p];
+    const float2 w = widened_pair(pair, weight);
     return make_float2(x.x * factor * w.x, x.y * factor * w.y);
   }
 };
@@ -251,7 +270,7 @@ template <class T> DEVICE Norm<T> norm_of(const T* weight) { return {weight}; }
 // Normalises and rotates a lane's elements of a head, times a factor, and calls f with piece p and with the piece that
 // is rotated together with it. The result has no array: there are no registers for it.
 template <class T, class N, class F>
-DEVICE void transform(const unsigned (&head)[PIECES], const T* of, const N& norm, const Angles& angles, float by, F f) {
+DEVICE void transform(const RowPairs& head, const T* of, const N& norm, const Angles& angles, float by, F f) {
   const float factor = norm.factor(head, of) * by;
 #pragma unroll
   for (int p = 0; p < PIECES / 2; ++p) {
@@ -271,15 +290,32 @@ DEVICE unsigned matrix_row(int last) {
 // Online softmax of a warp for the heads of its set. Lane l has peak and total of head l / 4, and sums of weighted
 // values of elements l / 4 and l / 4 + 8 of each 16, of heads 2 (l % 4) and the next one.
 struct OnlineSoftmax {
-  unsigned queries[PIECES / 2][4];
-  float sums[PIECES / 2][4], peak, total;  // of this lane's positions
-  float largest;                           // score of this lane's positions
+  unsigned queries[WIDE ? 1 : STEPS][4];
+  unsigned* kept;                     // this lane's queries, if WIDE: 16 bytes a step, next to those of other lanes
+  float sums[STEPS][4], peak, total;  // of this lane's positions
+  float largest;                      // score of this lane's positions
 
+  // Lanes without a head have the last one's queries.
+  DEVICE OnlineSoftmax() {
+    if constexpr (WIDE) {
+      unsigned* const of_warp = scratch<unsigned>() + warp_of() * HEADS_AT_ONCE * PITCH;
+      kept = of_warp + (min(lane_of() / 4, HEADS_AT_ONCE - 1) * 4 + lane_of() % 4) * 4;
+    }
+  }
   DEVICE void set_query(int p, float2 query) {  // two elements of piece p, and their rounding errors
     const unsigned pair = as_pair(query.x, query.y);
     const float2 stored = widened_pair(pair, STORED);
-    queries[p / 2][p % 2 * 2] = pair;
-    queries[p / 2][p % 2 * 2 + 1] = as_pair(query.x - stored.x, query.y - stored.y);
+    const unsigned error = as_pair(query.x - stored.x, query.y - stored.y);
+    if constexpr (!WIDE) {
+      queries[p / 2][p % 2 * 2] = pair, queries[p / 2][p % 2 * 2 + 1] = error;
+    } else if (lane_of() / 4 < HEADS_AT_ONCE) {
+      *reinterpret_cast<unsigned long long*>(kept + p / 2 * HEADS_AT_ONCE * 16 + p % 2 * 2) =
+          (unsigned long long)error << 32 | pair;
+    }
+  }
+  DEVICE void load_queries(unsigned (&to)[4], int step) const {
+    const uint4 pairs = *reinterpret_cast<const uint4*>(kept + step * HEADS_AT_ONCE * 16);
+    to[0] = pairs.x, to[1] = pairs.y, to[2] = pairs.z, to[3] = pairs.w;
   }
   // Counts exponents from the largest score so far.
   DEVICE void raise(float new_peak) {
@@ -289,7 +325,7 @@ struct OnlineSoftmax {
     const int head = lane_of() % 4 * 8;  // the lane that has its peak
     const float even = __shfl_sync(0xffffffff, fade, head), odd = __shfl_sync(0xffffffff, fade, head + 4);
 #pragma unroll
-    for (int p = 0; p < PIECES / 2; ++p) sums[p][0] *= even, sums[p][1] *= odd, sums[p][2] *= even, sums[p][3] *= odd;
+    for (int p = 0; p < STEPS; ++p) sums[p][0] *= even, sums[p][1] *= odd, sums[p][2] *= even, sums[p][3] *= odd;
   }
   // Adds BLOCKS blocks of keys and values, the first `count` of whose positions are the share's, at least one. `at`:
   // this lane's row of a block.
@@ -298,16 +334,23 @@ struct OnlineSoftmax {
     float weights[BLOCKS][4], block_peak = NOTHING;
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
-      unsigned rows[PIECES / 2][4];
-#pragma unroll
-      for (int p = 0; p < PIECES / 2; ++p)
-        load_matrices(rows[p], (keys + b * BLOCK_BYTES + at ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
       float scores[CHAINS][2][4] = {};  // 8 positions each
 #pragma unroll
-      for (int p = 0; p < PIECES / 2; ++p)
+      for (int first = 0; first < STEPS; first += STEPS_AT_ONCE) {
+        unsigned rows[STEPS_AT_ONCE][4];
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-          multiply(scores[p % CHAINS][half], queries[p], rows[p][half * 2], rows[p][half * 2 + 1]);
+        for (int n = 0; n < STEPS_AT_ONCE; ++n)
+          if (const int p = first + n; p < STEPS)
+            load_matrices(rows[n], (keys + b * BLOCK_BYTES + at ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
+#pragma unroll
+        for (int n = 0; n < STEPS_AT_ONCE; ++n)
+          if (const int p = first + n; p < STEPS) {
+            if constexpr (WIDE) load_queries(queries[0], p);
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+              multiply(scores[p % CHAINS][half], queries[WIDE ? 0 : p], rows[n][half * 2], rows[n][half * 2 + 1]);
+          }
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float score = scores[0][i / 2][i % 2] + scores[0][i / 2][i % 2 + 2];
@@ -319,7 +362,7 @@ struct OnlineSoftmax {
     }
     // Scores after the last position do not count, but a value there may be NaN, which no weight makes zero: the last
     // value is read again instead.
-    unsigned from[BLOCKS], columns[BLOCKS][PIECES / 2][4];
+    unsigned from[BLOCKS], columns[BLOCKS][STEPS_AT_ONCE][4];
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) from[b] = b * BLOCK_BYTES + at;
     if (count < AT_ONCE) {
@@ -329,11 +372,15 @@ struct OnlineSoftmax {
         from[b] = last < 0 ? matrix_row(0) : b * BLOCK_BYTES + matrix_row(last);
       }
     }
+    const auto load_columns = [&](int first) {
 #pragma unroll
-    for (int b = 0; b < BLOCKS; ++b)
+      for (int b = 0; b < BLOCKS; ++b)
 #pragma unroll
-      for (int p = 0; p < PIECES / 2; ++p)
-        load_transposed(columns[b][p], (values + from[b] ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
+        for (int n = 0; n < STEPS_AT_ONCE; ++n)
+          if (const int p = first + n; p < STEPS)
+            load_transposed(columns[b][n], (values + from[b] ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
+    };
+    load_columns(0);
     if (!WHOLE) largest = fmaxf(largest, block_peak);
     if (__any_sync(0xffffffff, block_peak > peak + LAG)) raise(block_peak);
     unsigned pairs[BLOCKS][2];
@@ -346,15 +393,21 @@ struct OnlineSoftmax {
         pairs[b][i / 2] = as_pair(first, second);
       }
 #pragma unroll
-    for (int b = 0; b < BLOCKS; ++b)
+    for (int first = 0; first < STEPS; first += STEPS_AT_ONCE) {
+      if (first) load_columns(first);
 #pragma unroll
-      for (int p = 0; p < PIECES / 2; ++p) multiply(sums[p], columns[b][p], pairs[b][0], pairs[b][1]);
+      for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+        for (int n = 0; n < STEPS_AT_ONCE; ++n)
+          if (const int p = first + n; p < STEPS) multiply(sums[p], columns[b][n], pairs[b][0], pairs[b][1]);
+    }
   }
   // Stores for each head D sums, the peak and the total.
   DEVICE void store(float* heads) {
     if (!WHOLE) raise(largest);  // combine.cuh expects the largest score as the peak of a split
     const float whole = sum_of_four(total);
     const int lane = lane_of();
+    if constexpr (WIDE) __syncwarp();  // sums go where queries were
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
       const int head = lane % 4 * 2 + odd;
@@ -386,21 +439,18 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   angles.load(q_words ? a.rope + (long long)share.at * D : reinterpret_cast<const float*>(header + SHARE_BYTES));
   const auto q_norm = norm_of(a.q_norm), k_norm = norm_of(a.k_norm);
 
-  unsigned query_pairs[PIECES], key_pairs[PIECES] = {}, value_pairs[PIECES] = {};
+  RowPairs query_pairs, key_pairs = {}, value_pairs = {};
   const int lane = lane_of();
   if constexpr (q_words) rows.poll(set, query_pairs, key_pairs, value_pairs);
   stream.next();
   if constexpr (q_words) {
-    if (!own) {
-#pragma unroll
-      for (int p = 0; p < PIECES; ++p) value_pairs[p] = 0;
-    }
+    if (!own) value_pairs = {};
   } else {
     const unsigned char* const rows_at = header + SHARE_BYTES + ANGLE_BYTES;
-    load_shared_pairs(query_pairs, rows_at + min(set * 8 + lane / 4, GROUP - 1) * ROW_BYTES, lane % 4);
+    query_pairs.load(rows_at + min(set * 8 + lane / 4, GROUP - 1) * ROW_BYTES, lane % 4);
     if (own) {
-      load_shared_pairs(key_pairs, rows_at + GROUP * ROW_BYTES, lane % 4);
-      load_shared_pairs(value_pairs, rows_at + (GROUP + 1) * ROW_BYTES, lane / 8);
+      key_pairs.load(rows_at + GROUP * ROW_BYTES, lane % 4);
+      value_pairs.load(rows_at + (GROUP + 1) * ROW_BYTES, lane / 8);
     }
   }
   unsigned key[PIECES] = {};  // as later steps will read it
@@ -415,10 +465,11 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   score = sum_of_four(score);
 #pragma unroll
   for (int p = 0; p < PIECES; ++p) {
-    const float2 value = widened_pair(value_pairs[p], STORED);
+    const float2 value = widened_pair(WIDE && !own ? 0 : value_pairs[p], STORED);
     softmax.sums[p / 2][p % 2 * 2] = softmax.sums[p / 2][p % 2 * 2 + 1] = lane / 4 % 2 ? value.y : value.x;
   }
   softmax.largest = softmax.peak = own ? score : NOTHING, softmax.total = own && lane % 4 == 0 ? 1.0f : 0.0f;
+  if constexpr (WIDE) __syncwarp();  // other lanes read queries
   unsigned row = matrix_row(BLOCK_ROWS - 1);
   asm volatile("" : "+r"(row));  // once: the compiler would compute it anew for each stage
   int turn = which;              // this warp's next block of the stage

@@ -5,6 +5,7 @@
 #include "../../ll.cuh"
 #include "generated/arguments.cuh"
 
+constexpr int PIECE = 64, PIECES = (D + PIECE - 1) / PIECE;  // elements that a warp has of a head, pieces of a head
 // Polls AT_ONCE splits that are LL words. A warp has elements of one head, so each lane polls peak and total of one
 // split.
 template <int AT_ONCE, class A, class W>
@@ -29,17 +30,17 @@ DEVICE void poll_splits(const Tile& tile, const A& a, int first, const W* parts,
     total[e] = __shfl_sync(0xffffffff, own_total.number(0), e);
   }
 }
-// A thread has two neighbours of out. It loads AT_ONCE splits at once, and rescales its sums to the largest peak so
-// far.
+// A thread has two neighbours of out; those beyond a head have its last two, and do not store them. It loads AT_ONCE
+// splits at once, and rescales its sums to the largest peak so far.
 template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
   // As few rounds as registers allow, all of one length.
   constexpr int STEP = GROUP * D, ROUNDS = (SPLITS + 23) / 24, AT_ONCE = (SPLITS + ROUNDS - 1) / ROUNDS;
   const long long head = (long long)tile.i * HEADS + tile.j;
   const Splits splits = splits_of(tile, a);
-  for (int n = thread() * 2; n < STEP; n += THREADS * 2) {
+  for (int piece = warp_of(); piece < GROUP * PIECES; piece += WARPS) {
+    const int g = piece / PIECES, d = piece % PIECES * PIECE + lane_of() * 2, n = g * D + min(d, D - 2);
     const auto* const parts = a.parts + splits.first(tile, head) * STEP + n;
-    const auto *const peaks = a.peak + splits.first(tile, head) * GROUP + n / D, *const totals =
-                                                                                     a.total + (peaks - a.peak);
+    const auto *const peaks = a.peak + splits.first(tile, head) * GROUP + g, *const totals = a.total + (peaks - a.peak);
     float peak_so_far = __int_as_float(0xff800000), sum_of_totals = 0.0f;
     float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll 1
@@ -69,6 +70,7 @@ template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
         sum_of_totals += share * total[e], sum.x += share * pairs[e].x, sum.y += share * pairs[e].y;
       }
     }
+    if (D % PIECE && d >= D) continue;
     if constexpr (out_words) {
       const unsigned low = rounded<out_element>(sum.x / sum_of_totals).bits,
                      high = rounded<out_element>(sum.y / sum_of_totals).bits;
