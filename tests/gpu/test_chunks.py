@@ -19,8 +19,12 @@ from ..cases import relative_error
 CAPACITY = 704
 SHAPES = {
     "heads of 64": LlamaShape(2, 512, 1024, 8, 2, 64, 3001, tied=True),
-    "heads of 96, not in the megakernel": LlamaShape(2, 384, 608, 4, 2, 96, 3000, qkv_bias=True),
+    "heads of 80": LlamaShape(2, 320, 608, 6, 2, 80, 3000, qk_norm=True),
+    "heads of 96": LlamaShape(2, 384, 608, 4, 2, 96, 3000, qkv_bias=True),
+    "heads of 112": LlamaShape(2, 448, 704, 7, 1, 112, 3000, tied=True),
     "heads of 128": LlamaShape(2, 256, 768, 16, 2, 128, 3000, qk_norm=True),
+    "heads of 160": LlamaShape(2, 320, 640, 4, 4, 160, 3000, tied=True),
+    "heads of 256": LlamaShape(2, 512, 1024, 8, 2, 256, 3000, qk_norm=True),
 }
 LENGTHS = 300, 1, 64, 129, 17, 600  # of prompts; two wait for a slot
 

@@ -27,24 +27,34 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 CASES = {
     "plain, two warpgroups": (il.fp16, 64, 0, 2, 64),
     "pages, wide heads": (il.bf16, 128, 64, 1, 32),
+    "heads end inside a panel, pages": (il.bf16, 80, 64, 2, 64),
+    "heads of 112": (il.fp16, 112, 0, 1, 32),
+    "queries take two stages, pages": (il.fp16, 160, 32, 2, 32),
+    "queries lie in the scratch": (il.bf16, 256, 0, 2, 16),
+    "queries lie in the scratch, pages": (il.bf16, 208, 64, 1, 64),
 }
-
+#: Heads of queries to one of keys, by elements of a head; else 1.
+GROUPS = {80: 3, 256: 2}
 
 _PIN = "      if (WARPGROUPS > 1) pin_before_wait(rows.total[0] + rows.total[1]);\n"
 _WAIT, _RELEASE = "      wgmma_wait<0>();\n      settle(accumulators);\n", "      release(stage, before);\n"
 _MULTIPLY = "      clear(op, stage.slot, blocks, visible);\n      wgmma_fence();\n"
 FAULTS = {
     "values are handed back while they are multiplied": (_PIN + _WAIT + _RELEASE, _PIN + _RELEASE + _WAIT),
+    "queries are multiplied before they lie in the scratch": ("      fence_proxy_async();\n      synchronise();\n", ""),
     "a block of a cache is multiplied before it has come": (
         "      await_stage(stage);\n" + _MULTIPLY,
         "      await(load_full(stage.slot), stage.phase);\n" + _MULTIPLY,
     ),
 }
+FAULTY = dict.fromkeys(FAULTS, "pages, wide heads") | {
+    "queries are multiplied before they lie in the scratch": "queries lie in the scratch, pages"
+}
 
 
 def draw(case: str) -> tuple[il.Graph, dict[str, np.ndarray]]:
     dtype, d, page, groups, keys = CASES[case]
-    return draw_chunk_inputs(dtype, d, 1, page, AttentionTile(64 * groups, keys, 1, 4 * groups))
+    return draw_chunk_inputs(dtype, d, GROUPS.get(d, 1), page, AttentionTile(64 * groups, keys, 1, 4 * groups))
 
 
 SHAPE, BATCH, CAPACITY = LlamaShape(1, 64, 64, 2, 1, 64, 97, qk_norm=True, tied=True), 3, 128
@@ -65,8 +75,8 @@ def launches() -> dict[str, EmulatedLaunch]:
     made = {case: EmulatedLaunch(il.build(draw(case)[0], il.Schedule(1)), stages=3) for case in CASES}
     plan = il.autoplan(build_step(), il.H200, il.MegakernelExecutor, workers=1)
     made["step"] = EmulatedLaunch(plan, stages=3)
-    broken = il.build(draw("pages, wide heads")[0], il.Schedule(1))
-    made |= {name: EmulatedLaunch(broken, stages=2, change=change) for name, change in FAULTS.items()}
+    for name, change in FAULTS.items():
+        made[name] = EmulatedLaunch(il.build(draw(FAULTY[name])[0], il.Schedule(1)), stages=2, change=change)
     prepare([*made.values()])
     return made
 
@@ -90,7 +100,7 @@ def test_segments_of_any_lengths_are_right_run_after_run(case: str) -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_broken_hand_off_of_blocks_is_found(name: str) -> None:
-    graph, given = draw("pages, wide heads")
+    graph, given = draw(FAULTY[name])
     t = {each: torch.from_numpy(np.array(v)).to(TORCH[graph.tensor(each).dtype.name]) for each, v in given.items()}
     assert "race" in kinds_of_faults(launches()[name], t, range(3))
 

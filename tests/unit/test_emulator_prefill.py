@@ -44,6 +44,7 @@ def graph(
 GRAPHS = {
     "two warpgroups, ragged, a window": (graph(64, 2, 32, len(RAGGED), il.fp16, 140), RAGGED),
     "wide heads, gaps": (graph(128, 1, 32, len(GAPS)), GAPS),
+    "queries in the scratch, gaps": (graph(256, 2, 32, len(GAPS)), GAPS),
 }
 
 

@@ -1,22 +1,25 @@
 // Causal attention of many tokens with wgmma: out[t] = softmax(q[t] . k[first[t] .. t] / sqrt(D)) @ v[first[t] .. t].
 //
-//   q     (rows, kv_heads * group * D)     k, v   (rows, kv_heads * D)     D is 64 or 128
+//   q     (rows, kv_heads * group * D)     k, v   (rows, kv_heads * D)     D is 64 to 256, a multiple of 16
 //   first (rows)   the first position that row t sees: the beginning of its sequence; beyond t if t holds no token
 //
 // A tile (i, j, l) is BM = 64 rows for each consumer warpgroup, KV head j, head l of its group. Tiles count from the
-// last rows, which see most. Queries take the first stage of an item, from which they go into registers; each further
-// stage is a block of BN keys and values. All lie in panels of 64 elements (128 bytes, one swizzled line), row after
+// last rows, which see most. Queries take the first stage of an item, from which they go into registers, or the first
+// two, if heads have more than 128 elements; each further stage is a block of BN keys and values. All lie in panels of 64 elements (128 bytes, one swizzled line), row after
 // row:
 //
-//   slot       first stage                       further stages
-//   prefetch   elements 0 .. 63 of the queries   keys
-//   load       elements 64 .. 127, if D is 128   values
+//   slot       first stage                       second                further stages
+//   prefetch   elements 0 .. 63 of the queries   128 .. 191, if any    keys
+//   load       elements 64 .. 127, if any        192 .. 255, if any    values
+//
+// A head of 80 elements ends inside its second panel, which bulk loads fill with zeros: scores are products of 80
+// elements, sums of values have 128 columns, of which 80 are stored.
 //
 // The loader fills both slots after the item's waits (load); prefetch opens stages with no bytes. All roles compute the
 // number of stages from `first`, which no earlier op may write.
 //
 // First operands of the products are queries and weights in registers, where accumulators have the layout of a first
-// operand; values lie with their rows along the reduction (a transposed second operand). While the products with the
+// operand; heads of more than 192 elements leave no registers for queries, which go into the scratch. Values lie with their rows along the reduction (a transposed second operand). While the products with the
 // values of one block run, the scores of the next become weights (Shah et al., FlashAttention-3, 2024, section 3.2).
 #pragma once
 #include "generated/arguments.cuh"
@@ -27,7 +30,12 @@ constexpr int PITCH = 64 * 2 + 16;  // bytes of a row of the scratch: 64 element
 // Products (kernels/causal_attention/cuda.py generates them): scores = or += q @ k^T, and sums of values += weights @
 // v.
 template <int BN> struct Scores;
-template <int D> struct Sums;
+template <int WIDTH> struct Sums;
+DEVICE constexpr float root_of(float x) {  // by Newton's method
+  float root = x;
+  for (int n = 0; n < 20; ++n) root = 0.5f * (root + x / root);
+  return root;
+}
 // Low word of an operand's matrix descriptor; `step`: bytes from 64 columns to the next of a transposed operand, else
 // 16.
 DEVICE unsigned low_word(unsigned address, unsigned step) {
@@ -61,7 +69,11 @@ DEVICE void pin_before_wait(float total) {
 DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
 
 template <int D, int BN> struct CausalAttention {
-  static constexpr int BM = 64 * WARPGROUPS, PANELS = D / 64, PANEL_BYTES = BN * 128;
+  static constexpr int BM = 64 * WARPGROUPS, PANELS = (D + 63) / 64, PANEL_BYTES = BN * 128;
+  static constexpr int WIDTH = PANELS * 64;  // columns of the sums of values
+  static constexpr int QUERY_STAGES = (PANELS + 1) / 2;
+  static constexpr bool KEEPS_QUERIES = D > 192;  // in the scratch
+  typedef unsigned Queries[KEEPS_QUERIES ? 1 : D / 4];
 
   // Positions that some rows see: low to high (exclusive); all of these rows see those from `full` on. Empty without a
   // token among the rows.
@@ -127,22 +139,31 @@ template <int D, int BN> struct CausalAttention {
     await_launch_before();
     const Visible visible = begins_of(op, top_of(op, item)).visible();
 #pragma unroll 1
-    for (int row = visible.low - BN; row < visible.high; row += BN) {
+    for (int row = visible.low - QUERY_STAGES * BN; row < visible.high; row += BN) {
       tickets.look(launch);
       open_prefetch(stage, n, STAGES, 0);
       stage.advance();
       ++n;
     }
   }
+  // Where a panel of the queries lies in its stage.
+  DEVICE static unsigned query_panel(int slot, int p) { return p % 2 ? load_slot(slot) : prefetch_slot(slot); }
+  DEVICE static void load_queries(const Operands& op, const Item& item, int top, Stage& stage) {
+    const int head = uniform(item.j * op.group + item.l);
+#pragma unroll
+    for (int s = 0; s < PANELS; s += 2) {
+      open_load(stage, (s + 1 < PANELS ? 2 : 1) * BM * 128);
+      if (first_lane())
+#pragma unroll
+        for (int p = s; p < s + 2 && p < PANELS; ++p)
+          tma_load_3d(query_panel(stage.slot, p), op.q, p * 64, head, top, load_full(stage.slot));
+      stage.advance();
+    }
+  }
   DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    const int top = top_of(op, item), head = uniform(item.j * D), query = uniform((item.j * op.group + item.l) * D);
-    open_load(stage, PANELS * BM * 128);
-    if (first_lane()) {
-      tma_load_2d(prefetch_slot(stage.slot), op.q, query, top, load_full(stage.slot));
-      if (PANELS == 2) tma_load_2d(load_slot(stage.slot), op.q, query + 64, top, load_full(stage.slot));
-    }
-    stage.advance();
+    const int top = top_of(op, item), head = uniform(item.j);
+    load_queries(op, item, top, stage);
     const Visible visible = begins_of(op, top).visible();
 #pragma unroll 1
     for (int row = visible.low; row < visible.high; row += BN) {
@@ -151,9 +172,9 @@ template <int D, int BN> struct CausalAttention {
       const unsigned full = load_full(stage.slot);
       if (first_lane()) {
 #pragma unroll
-        for (int p = 0; p < PANELS; ++p) tma_load_2d(keys + p * PANEL_BYTES, op.k, head + p * 64, row, full);
+        for (int p = 0; p < PANELS; ++p) tma_load_3d(keys + p * PANEL_BYTES, op.k, p * 64, head, row, full);
 #pragma unroll
-        for (int p = 0; p < PANELS; ++p) tma_load_2d(values + p * PANEL_BYTES, op.v, head + p * 64, row, full);
+        for (int p = 0; p < PANELS; ++p) tma_load_3d(values + p * PANEL_BYTES, op.v, p * 64, head, row, full);
       }
       stage.advance();
     }
@@ -164,40 +185,66 @@ template <int D, int BN> struct CausalAttention {
     int row[2], begin[2];
     float peak[2], total[2], fade[2];
   };
-  // Loads queries of 64 rows: for each 16 elements of a head, 2 elements of a thread's two rows and the 2 that are 8
-  // further.
-  DEVICE static void load_queries(unsigned (&queries)[D / 4], int slot) {
+  DEVICE static unsigned kept_queries() { return (scratch_of(warpgroup()) + 1023) & ~1023u; }
+  // Takes queries of 64 rows into registers: for each 16 elements of a head, 2 elements of a thread's two rows and the
+  // 2 that are 8 further. Releases their stages.
+  DEVICE static void take_queries(Queries& queries, Stage& stage) {
     const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
-    for (int i = 0; i < D / 4; ++i) {
-      const int at = row + i % 2 * 8, piece = i / 4 % 4 * 2 + i / 2 % 2;
-      const unsigned panel = i < 16 ? prefetch_slot(slot) : load_slot(slot);
-      const unsigned line = panel + (warpgroup() * 64 + at) * 128;
-      queries[i] = load_shared_32(line + (piece ^ at % 8) * 16 + thread % 4 * 4);
+    for (int s = 0; s < PANELS; s += 2) {
+      await_stage(stage);
+      if constexpr (KEEPS_QUERIES) {
+#pragma unroll
+        for (int p = s; p < s + 2 && p < PANELS; ++p)
+#pragma unroll
+          for (int at = thread * 16; at < 64 * 128; at += 128 * 16)
+            store_shared_128(kept_queries() + p * 64 * 128 + at,
+                             load_shared_128(query_panel(stage.slot, p) + warpgroup() * 64 * 128 + at));
+      } else {
+#pragma unroll
+        for (int i = s * 16; i < s * 16 + 32 && i < D / 4; ++i) {
+          const int at = row + i % 2 * 8, piece = i / 4 % 4 * 2 + i / 2 % 2;
+          const unsigned line = query_panel(stage.slot, i / 16) + (warpgroup() * 64 + at) * 128;
+          queries[i] = load_shared_32(line + (piece ^ at % 8) * 16 + thread % 4 * 4);
+        }
+      }
+      __syncwarp();
+      release(stage, stage.slot);
+      stage.advance();
+    }
+    if constexpr (KEEPS_QUERIES) {
+      fence_proxy_async();
+      synchronise();
     }
   }
-  DEVICE static void multiply(float (&scores)[BN / 2], const unsigned (&queries)[D / 4], int slot) {
-    const unsigned keys = low_word(prefetch_slot(slot), 16);
+  DEVICE static void multiply(float (&scores)[BN / 2], const Queries& queries, int slot) {
+    const unsigned keys = low_word(prefetch_slot(slot), 16), kept = KEEPS_QUERIES ? low_word(kept_queries(), 16) : 0;
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
       const unsigned long long b = descriptor(keys + i / 4 * (PANEL_BYTES / 16) + i % 4 * 2);
-      const unsigned* const a = queries + i * 4;
-      if (i == 0) Scores<BN>::set(scores, a[0], a[1], a[2], a[3], b);
-      else Scores<BN>::add(scores, a[0], a[1], a[2], a[3], b);
+      if constexpr (KEEPS_QUERIES) {
+        const unsigned long long a = descriptor(kept + i / 4 * (64 * 128 / 16) + i % 4 * 2);
+        if (i == 0) Scores<BN>::set(scores, a, b);
+        else Scores<BN>::add(scores, a, b);
+      } else {
+        const unsigned* const a = queries + i * 4;
+        if (i == 0) Scores<BN>::set(scores, a[0], a[1], a[2], a[3], b);
+        else Scores<BN>::add(scores, a[0], a[1], a[2], a[3], b);
+      }
     }
     wgmma_commit();
   }
-  DEVICE static void accumulate(float (&accumulators)[D / 2], const unsigned (&weights)[BN / 4], int slot) {
-    const unsigned values = low_word(load_slot(slot), PANELS == 2 ? PANEL_BYTES : 16);
+  DEVICE static void accumulate(float (&accumulators)[WIDTH / 2], const unsigned (&weights)[BN / 4], int slot) {
+    const unsigned values = low_word(load_slot(slot), PANELS > 1 ? PANEL_BYTES : 16);
 #pragma unroll
     for (int i = 0; i < BN / 16; ++i)
-      Sums<D>::add(accumulators, weights[i * 4], weights[i * 4 + 1], weights[i * 4 + 2], weights[i * 4 + 3],
-                   descriptor(values + i * 128));
+      Sums<WIDTH>::add(accumulators, weights[i * 4], weights[i * 4 + 1], weights[i * 4 + 2], weights[i * 4 + 3],
+                       descriptor(values + i * 128));
     wgmma_commit();
   }
   // Turns scores into weights in place. `whole`: all rows see the whole block.
   DEVICE static void softmax(float (&scores)[BN / 2], Rows& rows, int start, bool fully_visible) {
-    constexpr float scale = LOG2E / (D == 64 ? 8.0f : 11.313708498984761f);
+    constexpr float scale = LOG2E / root_of(D);
     const int column = start + threadIdx.x % 4 * 2;
     if (!fully_visible) {
 #pragma unroll
@@ -237,8 +284,8 @@ template <int D, int BN> struct CausalAttention {
     const bool gaps = visible.full > visible.low;
     if (start + BN <= visible.high && !gaps) return;
 #pragma unroll 1
-    for (int piece = threadIdx.x; piece < BN * D / 8; piece += THREADS) {
-      const int r = piece / (D / 8), c = piece % (D / 8), row = start + r;
+    for (int piece = threadIdx.x; piece < BN * WIDTH / 8; piece += THREADS) {
+      const int r = piece / (WIDTH / 8), c = piece % (WIDTH / 8), row = start + r;
       if (row >= visible.high || (gaps && __ldcg(op.first + row) > row))
         store_shared_128(load_slot(slot) + c / 8 * PANEL_BYTES + r * 128 + c % 8 * 16, make_int4(0, 0, 0, 0));
     }
@@ -262,16 +309,12 @@ template <int D, int BN> struct CausalAttention {
       live[r] = rows.begin[r] <= rows.row[r];
       rows.peak[r] = minus_infinity(), rows.total[r] = 0.0f;
     }
-    float accumulators[D / 2], scores[BN / 2];
+    float accumulators[WIDTH / 2], scores[BN / 2];
     unsigned weights[BN / 4];
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) accumulators[i] = 0.0f;
-    await(load_full(stage.slot), stage.phase);
-    unsigned queries[D / 4];
-    load_queries(queries, stage.slot);
-    __syncwarp();
-    release(stage, stage.slot);
-    stage.advance();
+    for (int i = 0; i < WIDTH / 2; ++i) accumulators[i] = 0.0f;
+    Queries queries;
+    take_queries(queries, stage);
     // All rows of the warp see every position of blocks from `full` to the warp's first row.
     const int full = visible_to_warp.full, until = top + of_warp + 1 - BN;
     const int end = begins.visible(warpgroup() * 64, warpgroup() * 64 + 64).high;
@@ -300,7 +343,7 @@ template <int D, int BN> struct CausalAttention {
       settle(accumulators);
       release(stage, before);
 #pragma unroll
-      for (int i = 0; i < D / 2; ++i) accumulators[i] *= rows.fade[i / 2 % 2];
+      for (int i = 0; i < WIDTH / 2; ++i) accumulators[i] *= rows.fade[i / 2 % 2];
       round(weights, scores);
       before = stage.slot;
       stage.advance();
@@ -327,16 +370,18 @@ template <int D, int BN> struct CausalAttention {
       rows.total[r] = __fdividef(1.0f, total);
     }
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) accumulators[i] = live[i / 2 % 2] ? accumulators[i] * rows.total[i / 2 % 2] : 0.0f;
+    for (int i = 0; i < WIDTH / 2; ++i)
+      accumulators[i] = live[i / 2 % 2] ? accumulators[i] * rows.total[i / 2 % 2] : 0.0f;
     store(op, item, top + warpgroup() * 64, accumulators);
   }
 
   // Stores 64 rows. A scratch of shared memory transposes 64 columns at a time, so that threads store 16-byte pieces.
-  DEVICE static void store(const Operands& op, const Item& item, int top, const float (&accumulators)[D / 2]) {
+  DEVICE static void store(const Operands& op, const Item& item, int top, const float (&accumulators)[WIDTH / 2]) {
     const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     const unsigned scratch = scratch_of(warpgroup());
     const int end = op.rows, wide = op.kv_heads * op.group * D, head = (item.j * op.group + item.l) * D;
     ELEMENT* const out = op.out;
+    if (KEEPS_QUERIES) synchronise();  // their products are done
 #pragma unroll
     for (int p = 0; p < PANELS; ++p) {
 #pragma unroll
@@ -347,7 +392,7 @@ template <int D, int BN> struct CausalAttention {
 #pragma unroll
       for (int piece = thread; piece < 64 * 8; piece += 128) {
         const int token = top + piece / 8;
-        if (token < end)
+        if (token < end && p * 64 + piece % 8 * 8 < D)
           *reinterpret_cast<int4*>(out + (long long)token * wide + head + p * 64 + piece % 8 * 8) =
               load_shared_128(scratch + piece / 8 * PITCH + piece % 8 * 16);
       }

@@ -1,6 +1,6 @@
 // Attention of chunks of prompts with wgmma: rows attend to the cache of their sequence, and causally to their chunk.
 //
-//   q         (rows, kv_heads * group * D)  rotated           k, v   (rows, kv_heads * D)     D is 64 or 128
+//   q         (rows, kv_heads * group * D)  rotated           k, v   (rows, kv_heads * D)     D is 64 to 256, a multiple of 16
 //   k_cache   matrices of D columns: a head of a sequence, or of a page
 //   first     (rows)   the first row of each row's segment; beyond the row if it holds no token
 //   position, sequence (rows)
@@ -83,9 +83,12 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     const Begins begins = begins_of(op, Base::top_of(op, item));
     const Visible visible = begins.visible();
     tickets.look(launch);
-    open_prefetch(stage, n, STAGES, 0);  // of the queries
-    stage.advance();
-    ++n;
+#pragma unroll
+    for (int s = 0; s < Base::QUERY_STAGES; ++s) {
+      open_prefetch(stage, n, STAGES, 0);
+      stage.advance();
+      ++n;
+    }
     Blocks blocks;
 #pragma unroll 1
     for (blocks.seek(op, begins, visible, 0); !blocks.is_end(visible); blocks.advance(op, begins, visible)) {
@@ -122,14 +125,8 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
   }
   DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    const int top = Base::top_of(op, item), head = uniform(item.j * D),
-              query = uniform((item.j * op.group + item.l) * D);
-    open_load(stage, PANELS * BM * 128);
-    if (first_lane()) {
-      tma_load_2d(prefetch_slot(stage.slot), op.q, query, top, load_full(stage.slot));
-      if (PANELS == 2) tma_load_2d(load_slot(stage.slot), op.q, query + 64, top, load_full(stage.slot));
-    }
-    stage.advance();
+    const int top = Base::top_of(op, item), head = uniform(item.j);
+    Base::load_queries(op, item, top, stage);
     const Begins begins = begins_of(op, top);
     const Visible visible = begins.visible();
     Blocks blocks;
@@ -140,8 +137,8 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
       if (!blocks.is_cached() && first_lane()) {
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) {
-          tma_load_2d(keys + p * PANEL_BYTES, op.k, head + p * 64, blocks.start, full);
-          tma_load_2d(values + p * PANEL_BYTES, op.v, head + p * 64, blocks.start, full);
+          tma_load_3d(keys + p * PANEL_BYTES, op.k, p * 64, head, blocks.start, full);
+          tma_load_3d(values + p * PANEL_BYTES, op.v, p * 64, head, blocks.start, full);
         }
       }
       stage.advance();
@@ -154,8 +151,8 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     const bool gaps = !blocks.is_cached() && visible.full > visible.low;
     if (blocks.start + BN <= end && !gaps) return;
 #pragma unroll 1
-    for (int piece = threadIdx.x; piece < BN * D / 8; piece += THREADS) {
-      const int r = piece / (D / 8), c = piece % (D / 8), row = blocks.start + r;
+    for (int piece = threadIdx.x; piece < BN * Base::WIDTH / 8; piece += THREADS) {
+      const int r = piece / (Base::WIDTH / 8), c = piece % (Base::WIDTH / 8), row = blocks.start + r;
       if (row >= end || (gaps && (__ldcg(op.first + row) > row || !is_named(op, row))))
         store_shared_128(load_slot(slot) + c / 8 * PANEL_BYTES + r * 128 + c % 8 * 16, make_int4(0, 0, 0, 0));
     }
@@ -177,16 +174,12 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
       begin[r] = begins.row(of_warp + thread % 32 / 4 + r * 8);
       rows.peak[r] = minus_infinity(), rows.total[r] = 0.0f;
     }
-    float accumulators[D / 2], scores[BN / 2];
+    float accumulators[Base::WIDTH / 2], scores[BN / 2];
     unsigned weights[BN / 4];
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) accumulators[i] = 0.0f;
-    await(load_full(stage.slot), stage.phase);
-    unsigned queries[D / 4];
-    Base::load_queries(queries, stage.slot);
-    __syncwarp();
-    release(stage, stage.slot);
-    stage.advance();
+    for (int i = 0; i < Base::WIDTH / 2; ++i) accumulators[i] = 0.0f;
+    typename Base::Queries queries;
+    Base::take_queries(queries, stage);
     const int end = begins.visible(warpgroup() * 64, warpgroup() * 64 + 64).high;
     // Turns scores of a block into weights: positions of a cache count for rows of its segment, rows of the chunk for
     // those from each row's first one to itself.
@@ -232,7 +225,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
       settle(accumulators);
       release(stage, before);
 #pragma unroll
-      for (int i = 0; i < D / 2; ++i) accumulators[i] *= rows.fade[i / 2 % 2];
+      for (int i = 0; i < Base::WIDTH / 2; ++i) accumulators[i] *= rows.fade[i / 2 % 2];
       Base::round(weights, scores);
       before = stage.slot;
       stage.advance();
@@ -260,7 +253,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     }
     const int row = top + of_warp + thread % 32 / 4;
 #pragma unroll
-    for (int i = 0; i < D / 2; ++i) {
+    for (int i = 0; i < Base::WIDTH / 2; ++i) {
       const int r = i / 2 % 2;
       accumulators[i] = begin[r] <= row + r * 8 ? accumulators[i] * rows.total[r] : 0.0f;
     }

@@ -18,7 +18,10 @@ from interlace.kernels.megakernel_body import MegakernelBody, MegakernelLoads, T
 _ROW_BYTES = 2 * PANEL
 _PITCH_BYTES = _ROW_BYTES + 16
 _ROWS = 64  # of a warpgroup
-_WIDEST = 2 * PANEL  # elements of a head: queries fill the two slots of a stage
+_STEP = 16  # elements of a head that a product takes
+_NARROWEST, _WIDEST = PANEL, 4 * PANEL  # elements of a head
+_WIDEST_IN_REGISTERS = 3 * PANEL  # elements of queries that are kept in registers, not in the scratch
+_ALIGN = 1024  # bytes: operands of products begin at a multiple
 _MAX_KEYS = 128
 _KEYS_STEP = 16  # of a product
 
@@ -36,22 +39,30 @@ OPERANDS = Struct(
 _SOURCE = include("ops/causal_attention.cuh")
 
 
-def _generate_product(type_: str, width: int, names: Mapping[str, int], transposed: bool) -> str:
-    """Return ``type_<width>``: accumulators += A (64 x 16, in registers) * B (16 x width, contiguous along k).
+def _generate_product(
+    type_: str, width: int, names: Mapping[str, int], *, transposed: bool = False, in_registers: bool = True
+) -> str:
+    """Return ``type_<width>``: accumulators += A (64 x 16) * B (16 x width, contiguous along k).
 
-    ``names`` has its functions, and whether they add to the accumulators (else they set these); ``transposed``: B is
-    contiguous along its columns.
+    Args:
+        names: functions, and whether they add to the accumulators (else they set these).
+        transposed: True if B is contiguous along its columns.
+        in_registers: True if A is in registers, False if it is in shared memory like B.
     """
     count = width // 2
     registers = ", ".join(f"%{i}" for i in range(count))
     operands = ", ".join(f'"+f"(accumulators[{i}])' for i in range(count))
-    first = ", ".join(f"%{count + i}" for i in range(4))
+    declared, given = "unsigned long long a", '"l"(a)'
+    first, second, modes = f"%{count}", f"%{count + 1}", "1, 1, 0, 0"
+    if in_registers:
+        declared, given = "unsigned a, unsigned b, unsigned c, unsigned d", '"r"(a), "r"(b), "r"(c), "r"(d)'
+        first, second = f"{{{', '.join(f'%{count + i}' for i in range(4))}}}", f"%{count + 4}"
+        modes = f"1, 1, {int(transposed)}"
     functions = "".join(
-        f"  DEVICE static void {name}(float (&accumulators)[{count}], unsigned a, unsigned b, unsigned c, unsigned d, "
-        "unsigned long long second) {\n"
+        f"  DEVICE static void {name}(float (&accumulators)[{count}], {declared}, unsigned long long second) {{\n"
         f'    asm volatile("wgmma.mma_async.sync.aligned.m64n{width}k16.f32." ELEMENT_PTX "." ELEMENT_PTX '
-        f'" {{{registers}}}, {{{first}}}, %{count + 4}, {adds}, 1, 1, {int(transposed)};"\n'
-        f'                 : {operands} : "r"(a), "r"(b), "r"(c), "r"(d), "l"(second));\n'
+        f'" {{{registers}}}, {first}, {second}, {adds}, {modes};"\n'
+        f'                 : {operands} : {given}, "l"(second));\n'
         "  }\n"
         for name, adds in names.items()
     )
@@ -67,9 +78,9 @@ def check_heads(op: Op, tensors: Mapping[str, Tensor]) -> None:
             "whose Triton bodies take fp32 too"
         )
     require(
-        head_dim in (PANEL, _WIDEST),
-        f"op {op.name!r} has heads of {head_dim} elements, and its body in the megakernel takes {PANEL} or {_WIDEST}; "
-        "use the persistent executor, whose Triton bodies take others too",
+        _NARROWEST <= head_dim <= _WIDEST and head_dim % _STEP == 0,
+        f"op {op.name!r} has heads of {head_dim} elements, and its body in the megakernel takes multiples of {_STEP} "
+        f"from {_NARROWEST} to {_WIDEST}; use the persistent executor, whose Triton bodies take others too",
     )
 
 
@@ -89,36 +100,42 @@ def build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
         keys % _KEYS_STEP == 0 and keys <= _MAX_KEYS,
         f"{what}: use at most {_MAX_KEYS} keys, a multiple of {_KEYS_STEP}",
     )
-    slot = max(keys * head_dim * 2, rows * _ROW_BYTES)
+    panels = -(-head_dim // PANEL)
+    keeps_queries = head_dim > _WIDEST_IN_REGISTERS
+    slot = max(keys * panels * _ROW_BYTES, rows * _ROW_BYTES)
     return MegakernelTile(
         f"CausalAttention<{head_dim}, {keys}>",
         (
-            _generate_product("Scores", keys, {"set": 0, "add": 1}, transposed=False),
-            _generate_product("Sums", head_dim, {"add": 1}, transposed=True),
+            _generate_product("Scores", keys, {"set": 0, "add": 1}, in_registers=not keeps_queries),
+            _generate_product("Sums", panels * PANEL, {"add": 1}, transposed=True),
         ),
         prefetchable_bytes=slot,
         dependent_bytes=slot,
-        scratch_bytes=_ROWS * _PITCH_BYTES,
+        scratch_bytes=_ROWS * panels * _ROW_BYTES + _ALIGN if keeps_queries else _ROWS * _PITCH_BYTES,
         overread_bytes=0,
         partial_elements=0,
     )
 
 
-def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
-    """Return the operands of an op, given its tensors on the device by argument."""
+def encode_head_map(value: Any, rows: int, head_dim: int, dtype: DType) -> bytes:
+    """Encode the tensor map of boxes of ``rows`` rows of a panel of one head, of a matrix of rows of heads.
+
+    Heads are a dimension, so that elements of a panel after its head are zeros.
+    """
     from interlace.kernels.cuda.launcher import encode_tensor_map
 
-    def encode_map(name: str, rows: int) -> bytes:
-        value = tensors[name]
-        shape, strides, box = tuple(value.shape), tuple(value.stride()), (rows, PANEL)
-        return encode_tensor_map(
-            value.data_ptr(), shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=_ROW_BYTES
-        ).descriptor
+    (count, wide), stride = value.shape, value.stride(0)
+    shape, strides, box = (count, wide // head_dim, head_dim), (stride, head_dim, 1), (rows, 1, PANEL)
+    return encode_tensor_map(
+        value.data_ptr(), shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=_ROW_BYTES
+    ).descriptor
 
+
+def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
+    """Return the operands of an op, given its tensors on the device by argument."""
+    boxes = {"q": int(op.param("BM")), "k": int(op.param("BN")), "v": int(op.param("BN"))}
     return OPERANDS.pack(
-        q=encode_map("q", int(op.param("BM"))),
-        k=encode_map("k", int(op.param("BN"))),
-        v=encode_map("v", int(op.param("BN"))),
+        **{name: encode_head_map(tensors[name], rows, int(op.param("D")), dtype) for name, rows in boxes.items()},
         first=tensors["first"],
         out=tensors["out"],
         rows=int(op.param("T")),

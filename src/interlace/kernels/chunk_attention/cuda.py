@@ -13,7 +13,7 @@ from interlace.graph.op import Op
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL, MegakernelTile
-from interlace.kernels.causal_attention.cuda import build_tile, check_heads, count_warpgroups
+from interlace.kernels.causal_attention.cuda import build_tile, check_heads, count_warpgroups, encode_head_map
 from interlace.kernels.megakernel_body import MegakernelBody, MegakernelLoads, Tiling, Warpgroups
 
 _NUMBERS = ("rows", "window", "kv_heads", "group", "batch", "capacity", "pages", "table_pages")
@@ -47,22 +47,22 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
 
     base, keys = int(op.param("BASE")), int(op.param("BN"))
 
-    def encode_map(value: Any, rows: int) -> bytes:
+    def encode_cache_map(value: Any) -> bytes:  # a matrix for each head of each sequence or page
         *leading, n, d = value.shape
-        shape: tuple[int, ...] = n, d
-        strides: tuple[int, ...] = d, 1
-        box: tuple[int, ...] = rows, PANEL
-        if leading:  # a cache: a matrix for each head of each sequence or page
-            shape, strides, box = (math.prod(leading), n, d), (n * d, d, 1), (1, *box)
+        shape, strides, box = (math.prod(leading), n, d), (n * d, d, 1), (1, keys, PANEL)
         return encode_tensor_map(
             value.data_ptr(), shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=2 * PANEL
         ).descriptor
 
-    boxes = {"q": int(op.param("BM")), "k": keys, "v": keys, "k_cache": keys, "v_cache": keys}
+    boxes = {"q": int(op.param("BM")), "k": keys, "v": keys}
     of_chunk = {name: tensors[name][base:] for name in ("v", "position", "sequence", "out")}
     table = tensors.get("table")
     return OPERANDS.pack(
-        **{name: encode_map(of_chunk.get(name, tensors[name]), rows) for name, rows in boxes.items()},
+        **{
+            name: encode_head_map(of_chunk.get(name, tensors[name]), rows, int(op.param("D")), dtype)
+            for name, rows in boxes.items()
+        },
+        **{name: encode_cache_map(tensors[name]) for name in ("k_cache", "v_cache")},
         first=tensors["first"],
         position=of_chunk["position"],
         sequence=of_chunk["sequence"],

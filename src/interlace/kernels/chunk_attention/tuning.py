@@ -1,4 +1,4 @@
-"""The tile of attention of chunks in the megakernel: 64 rows per consumer warpgroup, a block of 64 positions."""
+"""The tile of attention of chunks in the megakernel: 64 rows per consumer warpgroup, a block of 64 positions or 32."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interlace.policies.tiling import OpTiling, Tilings
 
 #: Name of the kernel.
 NAME = "chunk_attention"
-_ROWS, _KEYS = 64, 64
+_ROWS, _BLOCK = 64, 64 * 128  # rows of a warpgroup, elements of a block of keys
 
 
 def _select_default(graph: Graph, device: DeviceSpec) -> Tilings:
@@ -22,7 +22,8 @@ def _select_default(graph: Graph, device: DeviceSpec) -> Tilings:
     for op in graph.ops:
         if op.kernel == NAME:
             groups = 1 if int(op.param("ROWS")) + int(op.param("BASE")) <= _ROWS else 2
-            keys = gcd(_KEYS, int(op.param("PAGE")))  # of 64 and 0: 64
+            keys = 64 if int(op.param("D")) * 64 <= _BLOCK else 32
+            keys = gcd(keys, int(op.param("PAGE")))  # of 64 and 0: 64
             ops[op.name] = OpTiling(AttentionTile(_ROWS * groups, keys, 1, 4 * groups).params)
     return ops
 
