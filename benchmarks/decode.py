@@ -2,13 +2,13 @@
 
     python benchmarks/decode.py benchmarks/results/decode-h200.json --case llama3.2-1b:1:1024 --case llama3.2-1b:16:1024
 
-Needs a GPU. A case is a model, a batch and the positions of every sequence. All variants run interleaved on the same
-random weights, rotated past twice the L2, and are checked against float64 first; rivals are eager PyTorch and
-torch.compile of ``workloads.decode``, in its default mode and, if asked for, by max-autotune, and in other ways: with
-FlexAttention in place of SDPA, and with weights that multiply the same tokens joined ahead. Cases share the GPUs,
-each in a process of its own, and take turns at what is timed. Of each executor the record has the seconds of planning
-and proof, lowering, and compilation too, less where plans or binaries are kept from before, and of the one launch the
-trace of a layer in the middle. The record is written after each case.
+Needs a GPU. A case is a model (a preset or one of ``SHAPES``), a batch and the positions of every sequence. All
+variants run interleaved on the same random weights, rotated past twice the L2, and are checked against float64 first;
+rivals are eager PyTorch and torch.compile of ``workloads.decode``, in its default mode and, if asked for, by max-
+autotune, and in other ways: with FlexAttention in place of SDPA, and with weights that multiply the same tokens joined
+ahead. Cases share the GPUs, each in a process of its own, and take turns at what is timed. Of each executor the record
+has the seconds of planning and proof, lowering, and compilation too, less where plans or binaries are kept from before,
+and of the one launch the trace of a layer in the middle. The record is written after each case.
 ``--sampling`` times the launches that a decoder runs, which sample, too: with greedy rows, and with sampled ones.
 ``interlace bench decode`` adds other settings and transposed weights, which takes minutes for a model.
 """
@@ -41,13 +41,20 @@ from interlace.megakernel.options import RunOptions
 from interlace.models.forward_torch import FUSED_WEIGHTS
 from interlace.plan.verify import Proof
 from interlace.planner.proof_cache import prove_schedule
-from interlace.workloads import Decode, build_decode_graph
+from interlace.workloads import Decode, LlamaShape, build_decode_graph
 
 _REPEATS = 5
 PROTOCOL = (
     f"CUDA graphs of four steps or more, {describe_protocol(_REPEATS)}, random weights in bf16 rotated past twice the "
     "L2, caches written in place at one position"
 )
+#: Shapes of published models that are no presets: short layers, and heads of other widths than 64 and 128.
+SHAPES = {
+    "qwen3-1.7b": LlamaShape(28, 2048, 6144, 16, 8, 128, 151936, eps=1e-6, qk_norm=True, tied=True),
+    "danube-1.8b": LlamaShape(24, 2560, 6912, 32, 8, 80, 32000),
+    "phi-3-mini": LlamaShape(32, 3072, 8192, 32, 32, 96, 32064),
+    "gemma-2b": LlamaShape(18, 2048, 16384, 8, 1, 256, 256000, tied=True),
+}
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (MegakernelExecutor, PdlExecutor, CudaGraphExecutor)
 _WARM = 6  # runs before the one that is traced
 _KEY = "model", "batch", "context"
@@ -241,7 +248,9 @@ def main() -> None:
     cases = []
     for asked in given.case:
         name, batch, context = asked.split(":")
-        work = Decode.from_fields({"batch": int(batch), "context": int(context)}, True, name)
+        fields = {"batch": int(batch), "context": int(context)}
+        shape, preset = (vars(SHAPES[name]), None) if name in SHAPES else ({}, name)
+        work = Decode.from_fields({**shape, **fields}, True, preset)
         cases.append(Case(name, work, rivals, given.sampling))
     share = -(-len(cases) // given.gpus)
     for case, row in measure_jobs(measure, cases, lambda case: case.label, gpus=given.gpus, share=share):
