@@ -75,7 +75,8 @@ STREAMS: tuple[tuple[str, Callable[[], np.ndarray], int], ...] = (
 def read_by_workers(units: np.ndarray) -> AccessStream:
     """Reads, two at a time, by one worker after the other; as the streams of ``gemm`` are."""
     place = np.arange(len(units), dtype=np.int32) // 2
-    return AccessStream(units, np.zeros(len(units), np.bool_), place, place % np.int32(WORKERS))
+    never = np.zeros(len(units), np.bool_)
+    return AccessStream(units, never, place, place % np.int32(WORKERS), never)
 
 
 def measure(name: str, units: np.ndarray, capacity: int, trace: Path) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def test_a_chips_cache_has_an_interval_near_a_knee(tmp_path: Path) -> None:
         low, high = found["dram_read_interval_bytes"]
         assert low <= found["dram_read_bytes"] <= high
         assert ("near a knee of the cache" in shown[order]) == (high > 1.02 * low)
-    assert "read from memory 107 MB; 99.1 MB to 209 MB near a knee of the cache x" in shown["hilbert"]
+    assert "read from memory 108 MB; 99.2 MB to 209 MB near a knee of the cache x" in shown["hilbert"]
 
 
 def test_the_sweep_lists_unlike_orders_by_traffic(tmp_path: Path) -> None:

@@ -127,7 +127,9 @@ def test_executors_tell_how_the_simulated_machine_models_them() -> None:
     beside = 64 * (2 * 64 + 16) + 8 + 4 * (2 * 8 + 80)
     launch = modes.pop("one_launch")
     assert launch.ll_hand_offs is not None
-    assert launch == make_megakernel_mode((il.H200.smem_bytes - beside) // (stage + 24) * stage, launch.ll_hand_offs)
+    ring = (il.H200.smem_bytes - beside) // (stage + 24) * stage
+    weights = frozenset({"a", "b"})
+    assert launch == make_megakernel_mode(ring, launch.ll_hand_offs, weights, launch.neighbours)
     assert {*modes.values()} == {slow_to_plain_bodies(PERSISTENT)}
 
 

@@ -50,7 +50,7 @@ def test_known_chips_are_those_with_a_file() -> None:
     assert set(load_known_chips()) == {path.stem for path in DATA.glob("*.toml")} - {"cpu"}
     assert (load_known_chips()["h200"], load_known_chips()["h100"], DEFAULT_GPU) == (H200, H100, H200)
     assert (H200.capability, H200.architecture, H200.sms, H200.smem_bytes) == ((9, 0), "sm_90a", 132, 227 << 10)
-    assert H200.l2.side_bytes == 31 << 20
+    assert (H200.l2.side_bytes, H200.l2.evict_first_bytes) == (31 << 20, 7 << 19)
     assert (H200.derived, H200.estimate_note, CPU.architecture) == ((), "", "")
 
 
@@ -58,6 +58,7 @@ def test_what_nobody_measured_on_an_h100_is_an_h200s_scaled_and_marked() -> None
     assert (H100.sms, H100.l2_bytes, H100.flops_per_s(bf16), H100.like) == (132, 50 << 20, 798e12, H200.name)
     assert H100.dram_bytes_per_s == pytest.approx(H200.dram_bytes_per_s * 3.35 / 4.8)
     assert H100.l2.side_bytes == H200.l2.side_bytes * 50 // 60
+    assert H100.l2.evict_first_bytes * 60 // 50 == pytest.approx(H200.l2.evict_first_bytes, abs=2)
     assert H100.latencies == H200.latencies
     assert {"dram_bytes_per_s", "l2", "latencies", "speed_spread"} <= set(H100.derived)
     assert not {"name", "sms", "rates", "l2_bytes", "capability"} & set(H100.derived)
@@ -288,6 +289,7 @@ def test_a_file_of_a_users_own_describes_a_gpu_like_a_known_one() -> None:
         ("capability = [9]", r"does not describe a chip|capability \[9\]"),
         ('architecture = "pascal"', "architecture 'pascal'"),
         ("l2 = { sides = 2, side_bytes = -1 }", "l2.side_bytes is -1"),
+        ("l2 = { sides = 2, side_bytes = 1, evict_first_bytes = 0.5 }", "l2.evict_first_bytes is 0.5"),
     ],
 )
 def test_a_value_that_no_device_has_is_named(line: str, message: str) -> None:

@@ -321,19 +321,19 @@ def test_costs_equal_those_added_up_access_by_access(plan: Plan, random: Random)
     t = list_touches(plan)
     accesses = interleave(plan, t)
     nbytes = t.units.nbytes[accesses.unit].tolist()
-    missed = [random.choice((0, 0, size // 2, size)) for size in nbytes]
+    missed = [random.choice((0, 0, size // 3, -(-size // 2), size)) for size in nbytes]
     each = list(zip(accesses.unit.tolist(), accesses.is_write.tolist(), accesses.item.tolist(), strict=True))
     shared: dict[int, list[list[int]]] = {}  # by unit, the reads that share what one of them brought
     for at, (unit, is_write, _) in enumerate(each):
         if not is_write:
             groups = shared.setdefault(unit, [])
-            if missed[at] or not groups:
+            if (missed[at] and 2 * missed[at] >= nbytes[at]) or not groups:
                 groups.append([])
             groups[-1].append(at)
     brought = [float(size) for size in missed]
     for group in (group for groups in shared.values() for group in groups):
         for at in group:
-            brought[at] = missed[group[0]] / len(group)
+            brought[at] = sum(missed[each] for each in group) / len(group)
     moved, dram, ahead, sums = np.zeros((4, len(plan.items)))
     for at, (unit, is_write, item) in enumerate(each):
         moved[item] += nbytes[at]

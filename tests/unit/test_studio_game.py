@@ -117,7 +117,12 @@ def test_counters_of_random_games_are_those_of_the_simulated_plan() -> None:
         stream = interleave(plan, list_touches(plan))
         taken = rng.randint(1, len(tiles))
         mine = ~stream.is_write & (stream.item < taken)
-        reads = AccessStream(stream.unit[mine], stream.is_write[mine], stream.item[mine], stream.worker[mine])
+        reads = AccessStream(
+            *(
+                column[mine]
+                for column in (stream.unit, stream.is_write, stream.item, stream.worker, stream.is_evict_first)
+            )
+        )
         sizes = np.array(options.sizes)
         missed = (
             simulate_missed_bytes(reads, sizes if options.replay_arguments[2] else np.ones_like(sizes), L2(1, capacity))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from interlace.policies.orders import GroupedColumnMajor
 from interlace.policies.schedule import Schedule
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import RowSync
-from interlace.sim.lockstep import AccessStream, interleave
+from interlace.sim.lockstep import AccessStream, _list_waits, interleave
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mode, make_streams_mode
 from interlace.sim.steal import hash_queue
 from interlace.sim.traffic import Touches, list_touches
@@ -435,6 +435,49 @@ def test_workers_that_wait_sit_out_rounds_and_then_move_together() -> None:
     first, second = [i for i, op in enumerate(plan.items.op.tolist()) if op == 1][:2]
     turns = [item for _, is_write, item in stream(interleave(plan, t)) if not is_write and item in (first, second)]
     assert turns[:4] == [first, first, second, second]
+
+
+def test_workers_that_are_least_behind_load_first() -> None:
+    """The slower of two workers falls behind by half a round in each, and sits out every other one."""
+    plan = build(
+        program({"a": (2, 8), "b": (8, 1), "c": (2, 1)}, matmul("mm", "a", "b", "c", (2, 1, 8), (1, 1), 1)), Schedule(2)
+    )
+    found = interleave(plan, list_touches(plan), spread=0.5)
+    slower = int(np.random.default_rng(0).permutation(2)[1] > 0)
+    reads_of_a = found.unit < 16
+    faster_turns = (found.worker[reads_of_a] != slower).tolist()
+    #        round 0       1      2            3 (both sit out)
+    assert faster_turns[:5] == [slower != 0, slower != 1, True, False, True]
+
+
+def test_neighbours_keep_in_step() -> None:
+    """Each worker of a pair makes every step right after the other, however far the pairs drift apart."""
+    op = matmul("mm", "a", "b", "c", (8, 1, 40), (1, 1), 1)
+    plan = build(program({"a": (8, 40), "b": (40, 1), "c": (8, 1)}, op), Schedule(8, Dispatch.STATIC))
+    t = list_touches(plan)
+    for neighbours in (1, 2):
+        found = interleave(plan, t, Mode(neighbours=lambda plan, n=neighbours: n), spread=0.3)
+        first = found.worker[found.unit < 320]  # a read of each step
+        pairs = first.reshape(-1, 2)
+        in_step = bool((pairs[:, 0] // 2 == pairs[:, 1] // 2).all())
+        assert (found.neighbours, in_step) == (neighbours, neighbours == 2)
+    assert interleave(plan, t, Mode(Gate.ENDED, waits=False, neighbours=lambda plan: 2)).neighbours == 1
+
+
+def test_what_ends_first_does_not_make_others_wait_in_a_launch_per_op() -> None:
+    """No counter of a mode without waits is also the list of its waits."""
+    plan = two_step_plan()
+    for mode in (SERIAL, Mode(waits=False)):
+        columns = [column for column in _list_waits(plan, list_touches(plan), mode) if len(column)]
+        assert not any(np.shares_memory(one, other) for one, other in combinations(columns, 2))
+
+
+def test_reads_of_named_tensors_are_evicted_first() -> None:
+    plan = two_step_plan()
+    t = list_touches(plan)
+    found = interleave(plan, t, Mode(evict_first=frozenset({"b", "c"})))
+    assert found.unit[found.is_evict_first].tolist() == [2, 3]  # c is written, not read
+    assert not interleave(plan, t).is_evict_first.any()
 
 
 def test_a_plan_that_deadlocks_has_an_order_of_accesses_too() -> None:

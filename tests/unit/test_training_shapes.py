@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ import interlace as il
 from interlace.core.devices import CPU
 from interlace.core.errors import ShapeError
 from interlace.kernels.matmul import Activation
+from interlace.planner.intervals import predict_read_interval
+from interlace.planner.predict import count_traffic
 from interlace.planner.proof_cache import prove_schedule
 from interlace.workloads import OutputFFN, output_ffn
 
@@ -53,11 +56,55 @@ def test_every_order_is_proved_and_differs_from_the_others(script: Any) -> None:
 
 def test_rows_first_reads_the_intermediate_from_memory_unless_it_is_cut_in_slices(script: Any) -> None:
     row = script.predict_orders("relu")
-    hidden = {name: order["read_bytes"]["hidden"] for name, order in row["orders"].items()}
+    hidden = {name: order["read_bytes"].get("hidden", 0) for name, order in row["orders"].items()}
     nbytes = script.TOKENS * 4 * 4096 * 2
     assert hidden["op by op"] > 1.5 * nbytes
-    assert 0.9 * nbytes < hidden["rows first, 1024 tokens"] <= nbytes
+    assert 0.7 * nbytes < hidden["rows first, 1024 tokens"] <= nbytes
     assert hidden["rows first, 1024 tokens, 8 slices"] < 0.2 * nbytes
+
+
+def read_counts(preset: str) -> dict[str, float]:
+    """Return the bytes that an H200 read from memory, by order."""
+    rows = json.loads((BENCHMARKS / "results" / "training-shapes-h200.json").read_text())["rows"]
+    (row,) = (row for row in rows if row["preset"] == preset)
+    return {name: counts["dram_read_bytes"] for name, counts in row["counted"].items()}
+
+
+@pytest.mark.parametrize(
+    ("preset", "order"),
+    [
+        ("relu", "op by op"),
+        ("relu", "rows first, 1024 tokens"),
+        ("relu", "rows first, 1024 tokens, lag"),
+        ("relu", "rows first, 4096 tokens"),
+        ("llama3-8b", "op by op, as planned"),
+    ],
+)
+def test_weights_to_evict_first_are_read_as_often_as_an_h200_counted(script: Any, preset: str, order: str) -> None:
+    """Without the policy, or without the pairs of static queues, 24 to 28 % fewer bytes are predicted."""
+    graph = script.make_workload(preset).build_graph(il.H200)
+    mode = il.MegakernelExecutor.build_mode(graph, il.H200)
+    plan = il.build(graph, script.list_orders(graph, il.H200)[order])
+    counted = read_counts(preset)[order]
+    assert count_traffic(plan, il.H200, mode).traffic.dram_read == pytest.approx(counted, rel=0.1)
+    if "planned" not in order and "lag" not in order:
+        return
+    plain = replace(il.H200, l2=replace(il.H200.l2, evict_first_bytes=il.H200.l2.side_bytes))
+    assert count_traffic(plan, plain, mode).traffic.dram_read < 0.8 * counted
+
+
+@pytest.mark.thorough
+def test_every_count_is_within_7_percent_of_its_interval(script: Any) -> None:
+    errors = {}
+    for preset in script.PRESETS:
+        graph = script.make_workload(preset).build_graph(il.H200)
+        mode = il.MegakernelExecutor.build_mode(graph, il.H200)
+        counts = read_counts(preset)
+        for order, schedule in script.list_orders(graph, il.H200).items():
+            interval = predict_read_interval(il.build(graph, schedule), il.H200, mode)
+            errors[preset, order] = interval.compute_error(counts[order])
+    assert len(errors) == 19
+    assert {case: error for case, error in errors.items() if abs(error) > 0.07} == {}
 
 
 def test_the_products_after_attention_need_silu_with_a_gate_and_draw_activations_of_deviation_one() -> None:

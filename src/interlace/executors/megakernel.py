@@ -49,7 +49,7 @@ from interlace.megakernel.pacing import select_dispatch
 from interlace.megakernel.parts import build_bodies, check_operands, count_warpgroups, get_graph_bodies
 from interlace.megakernel.queues import QueueMemory
 from interlace.megakernel.registers import compile_launch
-from interlace.megakernel.table import DeviceTables
+from interlace.megakernel.table import DeviceTables, build_worker_tables
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
@@ -137,7 +137,10 @@ class MegakernelExecutor(DeviceExecutor):
         tiles = [part.tile for part in get_graph_bodies(graph).whole_tiles]
         stage = max(t.prefetchable_bytes for t in tiles) + max(t.dependent_bytes for t in tiles)
         return make_megakernel_mode(
-            count_stages(tiles, count_warpgroups(graph), device.smem_bytes) * stage, _find_ll_hand_offs
+            count_stages(tiles, count_warpgroups(graph), device.smem_bytes) * stage,
+            _find_ll_hand_offs,
+            _find_evict_first_tensors(graph),
+            _count_neighbours,
         )
 
     def _lower(self) -> DeviceTables:
@@ -258,7 +261,7 @@ class MegakernelExecutor(DeviceExecutor):
     def placement_size(self) -> int:
         """Number of blocks to place on neighbouring SMs: those of a cluster, or pairs that load the same weights."""
         blocks = self.options.cluster.blocks
-        pairs = blocks == 1 and has_weight_pairs(self.plan, self._table, self.lowered.ops)
+        pairs = blocks == 1 and has_weight_pairs(self.plan, self._table, build_bodies(self.plan.graph))
         fit = pairs and 2 * self.loaded_kernel.count_resident_clusters(self.threads, 2) >= self._table.workers
         return 2 if fit else blocks
 
@@ -362,3 +365,17 @@ class MegakernelExecutor(DeviceExecutor):
 def _find_ll_hand_offs(plan: Plan) -> LLHandOffs:
     """Return the hand-offs of a plan's launch that use the LL protocol under default options."""
     return select_ll_tensors(plan, build_bodies(plan.graph), RunOptions("meta")).build_hand_offs(plan)
+
+
+def _find_evict_first_tensors(graph: Graph) -> frozenset[str]:
+    """Return the names of the tensors that some op loads with the L2's eviction policy ``evict_first``."""
+    both = zip(graph.ops, build_bodies(graph), strict=True)
+    return frozenset(a.tensor for op, body in both for a in op.reads if a.arg in body.loads.evict_first_inputs)
+
+
+def _count_neighbours(plan: Plan) -> int:
+    """Return how many consecutive blocks a plan's launch places on neighbouring SMs under default options."""
+    if plan.dispatch is not Dispatch.STATIC:
+        return 1
+    table = build_worker_tables(plan, [False] * len(plan.graph.ops))
+    return 2 if has_weight_pairs(plan, table, build_bodies(plan.graph)) else 1

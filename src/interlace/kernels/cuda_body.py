@@ -156,7 +156,9 @@ class CudaBody:
             struct,
             pack,
             Tiling(partial(self._build_tile, headed), self.warpgroups),
-            MegakernelLoads(loads.inputs_before_waits, loads.short_inputs, loads.resident_input),
+            MegakernelLoads(
+                loads.inputs_before_waits, loads.short_inputs, loads.resident_input, loads.evict_first_inputs
+            ),
             LLSupport(
                 self.ll.select(self.ll.inputs, op, tensors),
                 self.ll.select(self.ll.outputs, op, tensors),

@@ -53,15 +53,17 @@ class Loads:
         short_inputs: (argument, operand) pairs: arguments that may have fewer rows than the graph declares, and the
             operand that then holds their number of rows. Missing rows are not read.
         resident_input: one of the pre-wait inputs, a vector; loads of tile i wait for its element i. "" for none.
+        evict_first_inputs: arguments that are loaded with the L2's eviction policy ``evict_first``.
     """
 
     pre_wait_inputs: tuple[str, ...] = ()
     short_inputs: tuple[tuple[str, str], ...] = ()
     resident_input: str = ""
+    evict_first_inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
-        check_names(self, "pre_wait_inputs")
+        check_names(self, "pre_wait_inputs", "evict_first_inputs")
         check_type(self.resident_input, str, owner, "resident_input")
         given = check_sequence(self.short_inputs, tuple, owner, "short_inputs")
         pairs = tuple(check_sequence(pair, str, owner, "short_inputs") for pair in given)

@@ -17,6 +17,7 @@ from interlace.core.errors import PlanError, TooManyWorkersError
 from interlace.graph.access import Ints
 from interlace.graph.graph import Graph
 from interlace.kernels.bodies import Cluster
+from interlace.kernels.megakernel_body import MegakernelBody
 from interlace.megakernel.compose import LoweredOp
 from interlace.megakernel.table import DeviceTables
 from interlace.plan.plan import Dispatch, Plan, find_latest_awaited
@@ -111,12 +112,12 @@ def cluster_ops(parts: Sequence[LoweredOp], graph: Graph, cluster: Cluster) -> l
     return found
 
 
-def has_weight_pairs(plan: Plan, table: DeviceTables, parts: Sequence[LoweredOp]) -> bool:
+def has_weight_pairs(plan: Plan, table: DeviceTables, bodies: Sequence[MegakernelBody]) -> bool:
     """Return whether most items of workers 0 and 1, 2 and 3, ... use the same weights as the neighbour's item."""
     if plan.dispatch is not Dispatch.STATIC or table.workers % 2:
         return False
     rows = table.items[_align_neighbours(table, 2)]
-    same = np.array([part.body.clustering is not None for part in parts])[rows["op"][:, 0]]
+    same = np.array([body.clustering is not None for body in bodies])[rows["op"][:, 0]]
     for name in ("op", "j", "l", "k_lo"):
         same &= rows[name][:, 0] == rows[name][:, 1]
     return bool(2 * 2 * np.count_nonzero(same) > len(table.items))

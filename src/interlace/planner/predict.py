@@ -7,7 +7,7 @@ cost of each item on the simulated machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -183,6 +183,6 @@ def predict_dram_reads(plan: Plan, device: DeviceSpec, capacities: Sequence[int]
     stream = interleave(plan, touched, mode, device.speed_spread)
     read = []
     for capacity in capacities:
-        l2 = replace(device.l2, side_bytes=capacity // device.l2.sides)
+        l2 = device.l2.resize(capacity // device.l2.sides)
         read.append(int(simulate_missed_bytes(stream, touched.units.nbytes, l2)[~stream.is_write].sum()))
     return read

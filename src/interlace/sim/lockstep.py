@@ -3,10 +3,11 @@
 The workers move in rounds. In its turn a worker without an item takes the next one. Then it runs one step, and if that
 was the item's last, writes and releases the item. A cache sees this order of accesses from W workers at equal speed,
 which is close to a GPU's where all items of an op cost the same. Real SMs are not quite equally fast, and workers that
-begin together drift apart. With a ``spread`` of s, the slowest worker sits out one round in 1 / s, and the others less
-often, in proportion to their rank in a random order, which the number of a draw fixes. A worker whose item waits for
-posts sits out rounds until they are made: which items move together, and so which share what one of them reads, depends
-on it.
+begin together drift apart. With a ``spread`` of s, the slowest worker falls behind by s of a round in each, and the
+others by less, in proportion to their rank in a random order, which the number of a draw fixes. In a round the workers
+that are least behind load first, and one that is a whole round behind sits out one. A worker whose item waits for posts
+sits out rounds until they are made: which items move together, and so which share what one of them reads, depends on
+it. Workers on neighbouring SMs that load the same data (``Mode.neighbours``) keep in step and fall behind together.
 
 Two workers, items A (two steps, a0 a1), B (one step, b0) and C (one step, c0), each then writing one unit:
 
@@ -43,12 +44,16 @@ class AccessStream:
         is_write: True for a write.
         item: item that accesses it, as a position in the plan's sequence.
         worker: worker that accesses it.
+        is_evict_first: True for a read that tells the L2 to evict the unit first.
+        neighbours: number of workers in a row that run on neighbouring SMs.
     """
 
     unit: NDArray[np.int32]
     is_write: NDArray[np.bool_]
     item: NDArray[np.int32]
     worker: NDArray[np.int32]
+    is_evict_first: NDArray[np.bool_]
+    neighbours: int = 1
 
     def __len__(self) -> int:
         return len(self.unit)
@@ -82,7 +87,8 @@ def interleave(
         raise SimulationError(f"a spread of {spread} between the workers' speeds; use 0 for none, or less than 1")
     n, queues, launches = len(touches), Queues.from_plan(plan, mode), Launches.from_plan(plan, mode)
     columns = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.int32), np.empty(n, np.int32)
-    stream = AccessStream(*columns)
+    unit, is_write, item, worker = columns
+    neighbours = mode.count_neighbours(plan)
     max_stolen = len(plan.items) if plan.stealing.most is None else plan.stealing.most
     _interleave(
         queues.items,
@@ -95,16 +101,14 @@ def interleave(
         launches.predecessor_counts.copy(),
         launches.next_ptr,
         launches.next,
-        spread * (np.random.default_rng(2 * draw).permutation(queues.workers) + 1) / queues.workers,
+        spread * _draw_slowness(queues.workers, neighbours, draw),
+        np.arange(queues.workers),
         touches.step_ptr,
         touches.read_ptr,
         touches.reads,
         touches.write_ptr,
         touches.writes,
-        stream.unit,
-        stream.is_write,
-        stream.item,
-        stream.worker,
+        *columns,
         queues.ptr[:-1].copy(),
         queues.ptr[1:].copy(),
         launches.ptr[:-1].copy(),
@@ -116,7 +120,16 @@ def interleave(
         np.zeros(queues.workers, np.int64),
         np.zeros(queues.workers, np.int64),
     )
-    return stream
+    named = np.array([t.name in mode.evict_first for t in plan.graph.tensors] + [False])
+    is_evict_first = named[touches.units.tensor][unit] & ~is_write
+    return AccessStream(unit, is_write, item, worker, is_evict_first, neighbours)
+
+
+def _draw_slowness(workers: int, neighbours: int, draw: int) -> Floats:
+    """Return each worker's rank in a random order, in (0, 1]; workers on neighbouring SMs have one rank."""
+    groups = -(-workers // neighbours)
+    rank = np.random.default_rng(2 * draw).permutation(groups) + 1
+    return np.repeat(rank / groups, neighbours)[:workers]
 
 
 class _Waits(NamedTuple):
@@ -147,8 +160,8 @@ def _list_waits(plan: Plan, touches: Touches, mode: Mode) -> _Waits:
     """Return the waits of a plan; none if the mode has none or launches begin when others have ended."""
     n = len(plan.items)
     if not mode.waits or mode.gate is Gate.ENDED:
-        none, zeros = np.zeros(0, np.int64), np.zeros(n + 1, np.int64)
-        return _Waits(zeros, none, none, none, none, none, np.full(n, -1), zeros, zeros, none)
+        none, (ptr, tile) = np.zeros(0, np.int64), np.zeros((2, n + 1), np.int64)
+        return _Waits(ptr, none, none, none, none, none, np.full(n, -1), tile, np.ones(1, np.int64), none)
     facts, items, waits = PlanIndex(plan), plan.items, plan.waits
     owner = facts.wait_item
     share = np.clip((waits.k - items.k_lo[owner]) / (items.k_hi - items.k_lo)[owner], 0.0, 1.0)
@@ -182,6 +195,7 @@ def _interleave(
     next_ptr: Ints,
     next_op: Ints,
     lag: Floats,
+    turns: Ints,
     step_ptr: Ints,
     read_ptr: Ints,
     reads: NDArray[np.int32],
@@ -214,11 +228,13 @@ def _interleave(
     """Write the accesses. The last arguments are the initial state.
 
     Args:
+        lag: part of a round by which each worker falls behind in each.
+        turns: workers in the order in which they load, at first all of them in turn.
         following, ends: next position and end of each queue.
         cursor, unended: next item of each op, and number of its items that have not ended.
         held_and_step: item of each worker and step of it, -1 for none.
         thefts: number of thefts of each worker.
-        behind: rounds that each worker is behind.
+        behind: part of a round by which each worker is behind.
         wait_ptr to posts: see ``_Waits``.
         row, seen: next wait of each worker's item, and number of its semaphores that have the posts they need.
     """
@@ -227,7 +243,14 @@ def _interleave(
     stuck = False
     while left > 0:
         moves = 0
-        for w in range(workers):
+        for n in range(1, workers):  # insertion sort: from one round to the next few workers change places
+            w, place = turns[n], n
+            while place > 0 and behind[turns[place - 1]] > behind[w]:
+                turns[place] = turns[place - 1]
+                place -= 1
+            turns[place] = w
+        for turn in range(workers):
+            w = turns[turn]
             if held[w] < 0 and op_by_op:
                 while earliest < len(cursor) and cursor[earliest] == op_ptr[earliest + 1]:
                     earliest += 1

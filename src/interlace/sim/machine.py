@@ -91,15 +91,18 @@ class Costs:
         """Return the costs that follow from the missed bytes of each access.
 
         All items that read a unit before it is fetched again share the bytes of the fetch: on a GPU they read it at
-        about the same time, and all of them wait. A write that misses counts as bytes of memory, because its line is
+        about the same time, and all of them wait. A read that misses less than half of a unit adds to the fetch before
+        it. A write that misses counts as bytes of memory, because its line is
         written back eventually. A write that hits saves the write-back of the data that it overwrites.
         """
         moved, dram, ahead, sums = np.zeros((4, len(plan.items)))
         is_sum = units.tensor == len(plan.graph.tensors)
         tables = units.nbytes, units.produced, is_sum
         latest, (brought_by, sharing) = np.full(len(units), -1, np.int32), np.zeros((2, len(stream)), np.int32)
-        scratch = latest, brought_by, sharing
-        _accumulate(stream.unit, stream.is_write, stream.item, missed, *tables, *scratch, moved, dram, ahead, sums)
+        scratch, fetched = (latest, brought_by, sharing), np.zeros(len(stream), np.int64)
+        _accumulate(
+            stream.unit, stream.is_write, stream.item, missed, *tables, *scratch, fetched, moved, dram, ahead, sums
+        )
         return Costs(compute_item_flops(plan), np.maximum(moved - dram, 0.0), dram, np.minimum(ahead, dram), sums)
 
 
@@ -115,6 +118,7 @@ def _accumulate(
     latest: NDArray[np.int32],
     brought_by: NDArray[np.int32],
     sharing: NDArray[np.int32],
+    fetched: Ints,
     moved: Floats,
     dram: Floats,
     ahead: Floats,
@@ -125,20 +129,21 @@ def _accumulate(
     Args:
         nbytes, produced, is_sum: properties of each unit.
         latest: access that last fetched each unit; at first -1.
-        brought_by, sharing: space for the access that fetched the unit of each access, and for the number of accesses
-            that share each fetch; at first 0.
+        brought_by, sharing, fetched: space for the access that fetched the unit of each access, and for the number of
+            accesses that share each fetch and its bytes; at first 0.
     """
     for at in range(len(unit)):
         by, u = at, unit[at]
         if not is_write[at]:
-            if missed[at] > 0 or latest[u] < 0:
+            if latest[u] < 0 or (missed[at] > 0 and 2 * missed[at] >= nbytes[u]):
                 latest[u] = at
             by = latest[u]
         brought_by[at] = by
         sharing[by] += 1
+        fetched[by] += missed[at]
     for at in range(len(unit)):
         u, i, by = unit[at], item[at], brought_by[at]
-        brought = missed[by] / sharing[by]
+        brought = fetched[by] / sharing[by]
         moved[i] += nbytes[u]
         dram[i] += brought
         if not is_write[at] and not produced[u]:

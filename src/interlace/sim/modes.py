@@ -73,6 +73,9 @@ class Mode:
         ring_bytes: shared memory of one worker into which loads run ahead, in bytes. With a ring, tickets and waits
             that are already met cost nothing. Data that no item writes are loaded during the wait.
         matrix_share, memory_share: fraction of the device's matmul rate and memory rate that the bodies reach.
+        evict_first: names of the tensors whose loads tell the L2 to evict them first.
+        neighbours: function that returns how many workers in a row run on neighbouring SMs and load the same data at
+            the same time; None for one. It applies only to one launch.
 
     Raises:
         SimulationError: a negative ring size, a share outside (0, 1], or an op that comes after a later one.
@@ -85,6 +88,8 @@ class Mode:
     ring_bytes: int = 0
     matrix_share: float = 1.0
     memory_share: float = 1.0
+    evict_first: frozenset[str] = frozenset()
+    neighbours: Callable[[Plan], int] | None = None
 
     def __post_init__(self) -> None:
         if not (0 < self.matrix_share <= 1 and 0 < self.memory_share <= 1):
@@ -94,6 +99,10 @@ class Mode:
         for o, earlier in enumerate(self.after or ()):
             if any(not 0 <= p < o for p in earlier):
                 raise SimulationError(f"op {o} comes after ops {[*earlier]}; name earlier ones only")
+
+    def count_neighbours(self, plan: Plan) -> int:
+        """Return how many workers in a row run on neighbouring SMs and load the same data at the same time."""
+        return 1 if self.neighbours is None or self.gate is not Gate.OPEN else self.neighbours(plan)
 
 
 #: Fractions of the rates that bodies reach in which each warp both loads and multiplies, as Triton compiles them.
@@ -125,9 +134,17 @@ def make_streams_mode(after: Sequence[Sequence[int]]) -> Mode:
     return SERIAL if mode.after == in_turn else mode
 
 
-def make_megakernel_mode(ring_bytes: int, ll_hand_offs: Callable[[Plan], LLHandOffs] | None = None) -> Mode:
-    """Return the mode of ``executors/megakernel``: one launch whose loads run ahead through a ring of shared memory."""
-    return Mode(ring_bytes=ring_bytes, ll_hand_offs=ll_hand_offs)
+def make_megakernel_mode(
+    ring_bytes: int,
+    ll_hand_offs: Callable[[Plan], LLHandOffs] | None = None,
+    evict_first: frozenset[str] = frozenset(),
+    neighbours: Callable[[Plan], int] | None = None,
+) -> Mode:
+    """Return the mode of ``executors/megakernel``: one launch whose loads run ahead through a ring of shared memory.
+
+    Arguments are attributes of ``Mode``.
+    """
+    return Mode(ring_bytes=ring_bytes, ll_hand_offs=ll_hand_offs, evict_first=evict_first, neighbours=neighbours)
 
 
 @dataclass(frozen=True, eq=False)

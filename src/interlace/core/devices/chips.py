@@ -116,7 +116,7 @@ def scale_spec(like: DeviceSpec, reported: Properties) -> DeviceSpec:
         rates=tuple((name, rate * reported.sms / like.sms * clock) for name, rate in like.rates),
         sm_l2_bytes_per_s=like.sm_l2_bytes_per_s * clock,
         sm_sum_bytes_per_s=like.sm_sum_bytes_per_s * clock,
-        l2=replace(like.l2, side_bytes=like.l2.side_bytes * reported.l2_bytes // like.l2_bytes),
+        l2=like.l2.resize(like.l2.side_bytes * reported.l2_bytes // like.l2_bytes),
         like=like.name,
     )
     free = (field.name for field in fields(DeviceSpec) if field.name not in (*told, *_IDENTITY, "architecture"))

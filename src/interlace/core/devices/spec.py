@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from interlace.core.dtypes import DType, bf16
 
@@ -38,10 +38,18 @@ class L2:
     Attributes:
         sides: number of parts of the cache, each near an equal share of the SMs.
         side_bytes: capacity of one part.
+        evict_first_bytes: of data that were loaded with the policy ``evict_first``, the bytes that a full part keeps;
+            with as many as ``side_bytes`` or more, the policy changes nothing.
     """
 
     sides: int
     side_bytes: int
+    evict_first_bytes: int = 1 << 62
+
+    def resize(self, side_bytes: int) -> L2:
+        """Return the cache with another capacity of a part, of which as large a share may be data to evict first."""
+        first = self.evict_first_bytes * side_bytes // self.side_bytes
+        return replace(self, side_bytes=side_bytes, evict_first_bytes=first)
 
 
 @dataclass(frozen=True)

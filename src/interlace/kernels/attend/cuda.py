@@ -63,6 +63,7 @@ _SCALAR = CudaBody(
     loads=CudaLoads(
         pre_wait_inputs=("position", "rope", "table"),
         resident_input="position",
+        evict_first_inputs=("k_cache", "v_cache"),
         ring=RingStage("Loads", streamed_inputs=("k_cache", "v_cache"), stage_bytes=_compute_stage_bytes),
     ),
     ll=LLArguments(

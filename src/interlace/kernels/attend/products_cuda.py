@@ -87,6 +87,7 @@ ATTEND_MMA_CUDA = CudaBody(
     loads=CudaLoads(
         pre_wait_inputs=("position", "rope", "table", "q_norm", "k_norm"),
         resident_input="position",
+        evict_first_inputs=("k_cache", "v_cache"),
         paired_inputs=("q", "k", "v", "rope", "q_norm", "k_norm", "out"),
         ring=RingStage(
             "Loads",

@@ -84,6 +84,9 @@ MEGAKERNEL_BODY = MegakernelBody(
     OPERANDS,
     _pack,
     Tiling(_build_tile, Warpgroups(count_required=count_warpgroups)),
-    MegakernelLoads(pre_wait_inputs=("first", "position", "sequence", "table", "k_cache", "v_cache")),
+    MegakernelLoads(
+        pre_wait_inputs=("first", "position", "sequence", "table", "k_cache", "v_cache"),
+        evict_first_inputs=("k_cache", "v_cache"),
+    ),
     check=check_heads,
 )

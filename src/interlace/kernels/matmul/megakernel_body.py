@@ -375,6 +375,7 @@ MEGAKERNEL_BODY = MegakernelBody(
     ),
     MegakernelLoads(
         short_inputs=(("x", "x_rows"), (X_WHOLE, "x_rows"), ("residual", "residual_rows")),
+        evict_first_inputs=("weight", "gate"),
         prefetchable_inputs=("weight", "gate", "bias", "scale", "x_scale"),
         is_chunked=True,
     ),
