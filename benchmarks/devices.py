@@ -5,7 +5,7 @@
 Writes device-<name>.json into the folder, benchmarks/results by default, and prints the lines for the data file. The
 curve of the L2 takes ``ncu``, which must be allowed to read counters; without it, that part is left out and said so.
 Not measured here, because they are fitted to traffic and times of matmuls: what misses and partial sums cost an SM, the
-fill, and what stages cost (``fit_matmul_cost.py``).
+fill, and what stages cost (``fit_matmul_cost.py``); nor what the L2 keeps of data to evict first (``eviction.py``).
 """
 
 from __future__ import annotations
