@@ -35,6 +35,7 @@ from script import RESULTS, format_command, parse_arguments
 import interlace as il
 from interlace.bench.record import write_cpu_record
 from interlace.core.devices import DeviceSpec
+from interlace.executors.megakernel import MegakernelExecutor
 from interlace.kernels.base import format_tiling
 from interlace.planner.bounds import (
     BoundedQuantity,
@@ -49,10 +50,8 @@ from interlace.planner.bounds import (
 from interlace.planner.conv_mappings import map_conv_pair
 from interlace.planner.mappings import TrafficCurve, map_chain, map_gemm
 from interlace.planner.predict import count_traffic, predict_dram_reads
-from interlace.sim.modes import make_megakernel_mode
 
 MEASURES = ("core/devices", "planner", "policies", "sim")
-MODE = make_megakernel_mode(192 << 10)
 SIZES = [int(size) for size in np.geomspace(1 << 20, 100 << 20, 21)]
 ELEMENT_BYTES = 2
 CONV, _ = CONVOLUTIONS["convolutions"]
@@ -114,11 +113,12 @@ def predict_best(graphs: Sequence[il.Graph]) -> list[dict[str, Any]]:
     """Return for each size the least bytes that are predicted, and tiles, order and interleaving that move them."""
     best: list[dict[str, Any]] = [{} for _ in SIZES]
     for graph in graphs:
+        mode = MegakernelExecutor.build_mode(graph, il.H200)
         for name in NAMED_ORDERS:
             for interleaving in NAMED_INTERLEAVINGS[: 1 if len(graph.ops) == 1 else None]:
                 plan = build_plan(graph, name, interleaving)
-                written = count_traffic(plan, il.H200, MODE).traffic.written_bytes
-                for at, read in enumerate(predict_dram_reads(plan, il.H200, SIZES, MODE)):
+                written = count_traffic(plan, il.H200, mode).traffic.written_bytes
+                for at, read in enumerate(predict_dram_reads(plan, il.H200, SIZES, mode)):
                     if not best[at] or read + written < best[at]["bytes"]:
                         tile = format_tiling(graph)
                         best[at] = {
@@ -155,7 +155,8 @@ def find_counted(name: str) -> dict[str, Any] | None:
     if not counted:
         return None
     least = min(counted, key=_sum_counts)
-    traffic = count_traffic(least["plan"], il.H200, MODE).traffic
+    mode = MegakernelExecutor.build_mode(least["plan"].graph, il.H200)
+    traffic = count_traffic(least["plan"], il.H200, mode).traffic
     return {
         "bytes": _sum_counts(least),
         "read_bytes": least["dram_read_bytes"],

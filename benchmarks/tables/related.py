@@ -22,8 +22,8 @@ def chain_line(record: dict[str, Any]) -> str:
 
 
 def find_least_mib(row: dict[str, Any]) -> int:
-    """Return the smallest cache in MiB from which a plan reads only its compulsory bytes."""
-    more = [int(mib) for mib, nbytes in row["read_bytes"].items() if nbytes > row["compulsory_bytes"]]
+    """Return the smallest cache in MiB from which a plan reads only its compulsory bytes, but for a thousandth."""
+    more = [int(mib) for mib, nbytes in row["read_bytes"].items() if nbytes > 1.001 * row["compulsory_bytes"]]
     return min(int(mib) for mib in row["read_bytes"] if int(mib) > max(more, default=0))
 
 
