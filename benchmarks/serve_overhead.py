@@ -4,7 +4,8 @@
 
 Random weights and no tokenizer. In process, so many requests are added together and stepped to their end. Over HTTP,
 so many clients of another process (``http_load.py``) send one each at once, and read their streams. Rounds alternate;
-the median of each counts, after one round of each that does not. On a GPU this writes a record; elsewhere use ``-``.
+the median of each counts, after one round of each that does not. Answers are long, because requests that start together
+spend their first steps on connections. On a GPU this writes a record; elsewhere use ``-``.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def main() -> None:
     parser.add_argument("--case", choices=sorted(LLAMAS), default="llama3.2-1b")
     parser.add_argument("--streams", default="1,64")
     parser.add_argument("--input", type=int, default=32)
-    parser.add_argument("--output", type=int, default=256)
+    parser.add_argument("--output", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=4, help="clients' processes, for as many streams or more")
     a = parser.parse_args()
