@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", required=True, metavar="MODEL", help=", ".join(LLAMAS))
     parser.add_argument("--batches", default="1,16,64", help="numbers of requests together")
     parser.add_argument("--slots", type=int, help="slots of one engine for all; by default each batch has its own")
-    parser.add_argument("--chunk", type=int, default=512, help="most prompt tokens of a step")
+    parser.add_argument("--chunk", type=int, default=8192, help="most prompt tokens of a step, by default LLM's")
     parser.add_argument("--plain", action="store_true", help="memory of each slot's own in place of blocks")
     parser.add_argument("--seconds", type=float, default=240.0, help="of each case, after which nothing more begins")
     given = parser.parse_args()

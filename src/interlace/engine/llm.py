@@ -13,6 +13,7 @@ from interlace.engine.engine import Engine
 from interlace.engine.outputs import CompletionOutput, RequestOutput
 from interlace.engine.params import SamplingParams
 
+_MAX_NUM_BATCHED_TOKENS = 8192  # as vLLM reads by default
 Prompts = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
 
 
@@ -25,7 +26,8 @@ class LLM:
 
     Args:
         model: GGUF file, or folder with config.json, tokenizer.json and safetensors files; or an ``Engine``.
-        options: options of ``Engine.from_pretrained``.
+        options: options of ``Engine.from_pretrained``; by default, steps read up to 8192 prompt tokens
+            (``max_num_batched_tokens``), because nobody waits for a single token.
 
     Attributes:
         engine: engine that runs the model.
@@ -37,6 +39,7 @@ class LLM:
 
     def __init__(self, model: str | Path | Engine, **options: Any) -> None:
         check_type(model, (str, Path, Engine), "LLM", "model", "'FOLDER_OR_GGUF'")
+        options = {"max_num_batched_tokens": _MAX_NUM_BATCHED_TOKENS, **options}
         self.engine = model if isinstance(model, Engine) else Engine.from_pretrained(model, **options)
         self._ids = count()
 

@@ -225,7 +225,7 @@ class PromptMixin:
         return PromptLimits(max(select_chunks(CHUNKS[-1], self.batch)), BUCKETS[-1])
 
     def _limit_tokens(self, tokens: int) -> PromptLimits:
-        """Return the limits of steps that read so many tokens; launches take fewer that fill whole tiles."""
-        if not tokens or self._reader is None:
+        """Return the limits of steps that read so many tokens: where one launch can, those that fill whole tiles."""
+        if not tokens or self._reader is None or tokens > CHUNKS[-1]:
             return PromptLimits(tokens, tokens)
         return PromptLimits(min(tokens, max(select_chunks(tokens, self.batch))), tokens)

@@ -1,11 +1,14 @@
 """Choice of what reads prompts on a GPU: the launch of a step with a chunk, or PyTorch's own ops in a CUDA graph.
 
-The choice is made for every step that reads prompts, by microseconds per token of a prompt:
+The choice is made for every step that reads prompts, by the time until all tokens that the step may read are read,
+per token. Where sequences decode, this includes their steps, so that many prompts are read in few:
 
     1,024 tokens, nobody decodes     PyTorch's ops                 4,500 / 1,024              4.4, chosen
                                      chunks of 496, 496 and 48     (2 * 2,700 + 900) / 1,024  6.2
-    496 of them, 15 decode           PyTorch's ops                 3,400 / 496                6.9
-                                     a chunk of 496 in the step    (2,858 - 837) / 496        4.1, chosen
+    496 tokens, 15 decode            PyTorch's ops, then a step    (3,400 + 837) / 496        8.5
+                                     a chunk of 496 in the step    2,858 / 496                5.8, chosen
+    8,192 tokens, 15 decode          PyTorch's ops, then a step    (36,000 + 837) / 8,192     4.5, chosen
+                                     17 chunks of 496              17 * 2,858 / 8,192         5.9
 
 Both are measured, on the tokens that are to be read. PyTorch's ops are measured first, which takes milliseconds.
 Launches take seconds to build, so their time is predicted from bytes and FLOPs, and they are built only if the
@@ -38,8 +41,8 @@ class Reading:
     Attributes:
         segments: tokens of prompts.
         chunk: rows of prompts of the launch that reads them; None if PyTorch's own ops do.
-        token_us: microseconds per token, in addition to those of steps without prompts, if chunks of this size and at
-            most one smaller one read all tokens that a step might.
+        token_us: microseconds per token of the steps that read all tokens that this step might: one by PyTorch's ops,
+            or those of chunks of this size and at most one smaller one.
         is_measured: False if ``token_us`` is predicted.
     """
 
@@ -96,7 +99,8 @@ class PromptReader:
         """
         segments = queue.select_segments(limit)
         total = sum(len(segment.tokens) for segment in segments)
-        library = Reading(segments, None, sum(map(self._measure_library, segments)) / total)
+        step_us = self._step_us if is_decoding else 0.0
+        library = Reading(segments, None, (sum(map(self._measure_library, segments)) + step_us) / total)
         while True:
             options = [library, *self._list_launches(queue, total, limit, is_decoding, can_build)]
             best = min(options, key=lambda option: option.token_us)
@@ -117,8 +121,8 @@ class PromptReader:
             if chunk in self._chunks.reasons:
                 parts.append(f"no launches of chunks of {chunk}: {self._chunks.reasons[chunk]}")
                 continue
-            (alone, _), (more, is_measured) = (self._find_us(chunk, decoding) for decoding in (False, True))
-            how = "" if is_measured else "predicted, "
+            (alone, _), (us, is_measured) = (self._find_us(chunk, decoding) for decoding in (False, True))
+            how, more = "" if is_measured else "predicted, ", us - self._step_us
             parts.append(f"launches read chunks of {chunk} in {alone:.0f} us ({how}{more:.0f} more than a step)")
         return f"{'; '.join(parts)}; the least time per token decides"
 
@@ -139,11 +143,12 @@ class PromptReader:
                 yield Reading(queue.select_segments(min(limit, chunk)), chunk, token_us, is_measured)
 
     def _find_us(self, chunk: int, is_decoding: bool) -> tuple[float, bool]:
-        """Return the microseconds of a chunk in addition to a step's, and whether they are measured."""
+        """Return the microseconds of a step with a chunk, and whether they are measured."""
         launch = self._chunks.launches.get(chunk)
-        predicted = self._cost.chunk_us + self._cost.token_us * chunk
-        more = predicted if launch is None else max(launch.step_us - self._step_us, 1.0)
+        more = self._cost.chunk_us + self._cost.token_us * chunk
+        if launch is not None:
+            more = launch.step_us - self._step_us
         if is_decoding:
-            return more, launch is not None
+            return self._step_us + more, launch is not None
         alone = self._chunks.alone_us.get(chunk)
         return (self._cost.weights_us + more, False) if alone is None else (alone, True)
