@@ -53,19 +53,20 @@ FAULTS = {
 }
 
 
-def launch(name: str, change: tuple[str, str] | None = None, **other: Any) -> EmulatedLaunch:
+def launch(name: str, change: tuple[str, str] | None = None, workers: int = 1, **other: Any) -> EmulatedLaunch:
     problem, tile, schedule, stages = CASES[name]
     graph = moe(problem.tokens, problem.hidden, problem.ffn, problem.experts, problem.chosen, problem.dtype, tile=tile)
-    return EmulatedLaunch(il.build(graph, il.Schedule(1, **schedule | other)), stages=stages, change=change)
+    return EmulatedLaunch(il.build(graph, il.Schedule(workers, **schedule | other)), stages=stages, change=change)
 
 
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
     made = {name: launch(name) for name in CASES}
     few = next(iter(CASES))
-    # By tickets no experts' tile would be drawn before the text in front of it has begun.
-    lists = il.Dispatch.STATIC
-    made |= {name: launch(few, (before, after), dispatch=lists) for name, (before, after, _) in FAULTS.items()}
+    # By tickets no experts' tile would be claimed before the op before it has begun, and a single worker would look no
+    # further than the tiles of ``gather``.
+    lists: dict[str, Any] = {"dispatch": il.Dispatch.STATIC, "workers": 8}
+    made |= {name: launch(few, (before, after), **lists) for name, (before, after, _) in FAULTS.items()}
     prepare([*made.values()])
     return made
 

@@ -699,7 +699,7 @@ def test_instances_of_captured_graphs_stay() -> None:
 
 
 def test_garbage_waits_until_a_capture_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture.torch.cuda, "graph", nullcontext)
+    monkeypatch.setattr(capture.torch.cuda, "graph", lambda graph, **options: nullcontext())
     collecting = [gc.isenabled()]
 
     def fail() -> None:

@@ -30,7 +30,7 @@ _CAPABILITY = (8, 0)  # from which FlashAttention and Triton run
 def is_supported(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> bool:
     """Return True if the kernels run a model; they compute in float32, which would narrow wider elements."""
     embed, d = weights["embed"], shape.head_dim
-    is_known = embed.dtype in (torch.bfloat16, torch.float16) and d % 8 == 0 and d <= _MAX_HEAD_DIM
+    is_known = embed.dtype.is_floating_point and embed.dtype.itemsize == 2 and d % 8 == 0 and d <= _MAX_HEAD_DIM
     return is_known and shape.ffn % MULTIPLE == 0 and torch.cuda.get_device_capability(embed.device) >= _CAPABILITY
 
 
