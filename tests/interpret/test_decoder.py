@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import interlace as il
 from interlace.nn import Decoder, SlotSampling
 from interlace.nn.decoder import launch
 from interlace.nn.decoder.batches import BatchLaunches
+from interlace.nn.decoder.reader import ChunkCost, PromptReader
 
 from ..unit.llama import SHAPE, ToyForCausalLM, oracle, relative_error
 
@@ -49,9 +51,7 @@ def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_le
 
 
 @pytest.mark.parametrize("pages", [None, 3])
-def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(
-    pages: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launches_sample_from_the_start(pages: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache of other sequences stays as it was, wherever steps were tried."""
     model = ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32)
     hot = SlotSampling(temperature=2.0, top_k=40, top_p=0.95, seed=3)
@@ -67,7 +67,7 @@ def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(
     for each in (decoder, plain):
         each.add(PROMPTS[1], sampling=hot)
         each.step()
-    assert decoder._launch is not first
+    assert decoder._launch is first
     assert decoder.explain().executor == "serial"
     assert decoder._slots.position.tolist() == plain._slots.position.tolist() == [12, 2]
     assert decoder.next.tolist() == plain.next.tolist()
@@ -124,7 +124,7 @@ def test_an_executor_that_does_not_fit_beside_another_is_left_out(monkeypatch: p
 def test_steps_that_read_prompts_are_launches_and_texts_stay_the_same(
     pages: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Greedy, then sampled: launches are built anew when the first such sequence is added."""
+    """Greedy, then sampled; PyTorch's own ops are said to take longer than any launch."""
     model = ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32)
     prompts = [[3, 1, 4, 1, 5], [7], [*range(20, 40)]]
     ways = ({}, {"temperature": 2.0, "top_k": 40, "seed": 3})
@@ -132,8 +132,13 @@ def test_steps_that_read_prompts_are_launches_and_texts_stay_the_same(
     monkeypatch.setattr(launch, "device_fallback_reason", lambda device: None)
     monkeypatch.setattr(launch, "STEP_EXECUTORS", (il.SerialExecutor,))
     decoder = Decoder.from_model(model, batch=2, max_seq_len=64, num_blocks=pages)
+    library = SimpleNamespace(find_us=lambda tokens, start: 1e9, times_us={})
+    decoder._reader = PromptReader(decoder._chunks, library, ChunkCost(1.0, 1.0, 1.0), 1.0)
+    monkeypatch.setattr(
+        decoder._chunks, "measure_alone", lambda chunk, _: decoder._chunks.alone_us.update({chunk: 9.0})
+    )
     decoder.read_in_chunks(16)
-    assert decoder.explain().why.endswith("; chunks of 16 by launches of the serial executor")
+    assert "launches read chunks of 16 in 18 us (predicted, 17 more than a step)" in decoder.explain().why
 
     def fail(*given: object) -> None:
         raise AssertionError("PyTorch's own ops read a prompt")
@@ -142,6 +147,7 @@ def test_steps_that_read_prompts_are_launches_and_texts_stay_the_same(
     for way in ways:
         assert decoder.generate(prompts, 4, **way) == plain.generate(prompts, 4, **way)
     assert decoder.lengths == (0, 0)
+    assert [*decoder._chunks.launches] == [16]
 
 
 @pytest.mark.parametrize("pages", [None, 4])
