@@ -27,18 +27,12 @@ def packaged() -> Path | None:
 
 
 def from_file(path: Path, prompt: str) -> None:
-    from interlace.models.pretrained import load_model
-    from interlace.models.tokenizer import open_tokenizer
-    from interlace.nn import Decoder
+    import interlace as il
 
-    model = load_model(path)
-    tokenizer = open_tokenizer(path, model.gguf)
-    ids = tokenizer.encode(prompt)
-    decoder = Decoder.from_pretrained(model, max_seq_len=len(ids) + NEW_TOKENS)
-    print(decoder.explain())
-    tokens = (piece.token for piece in decoder.stream(ids, NEW_TOKENS))
-    for text in tokenizer.decode_stream(tokens):
-        print(text, end="", flush=True)
+    llm = il.LLM(path, max_num_seqs=1)
+    print(llm.engine.decoder.explain())
+    for part in llm.stream(prompt, il.SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS)):
+        print(part.text, end="", flush=True)
     print()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from interlace.engine import Engine, RequestOutput, SamplingParams
+from interlace.engine import LLM, Engine, RequestOutput, SamplingParams
 
 from .test_chunks import SHAPES, make_decoder
 
@@ -53,6 +53,16 @@ def test_tokens_are_the_same_whether_steps_are_enqueued_ahead_or_not(name: str, 
     assert texts[1] == texts[2] == texts[3]
     for text, count in zip(texts[1], (40, 30, 30, 50, 20, 70, 1), strict=True):
         assert len(text) == count
+
+
+def test_an_engine_that_may_not_build_launches_reads_prompts_by_pytorchs_ops() -> None:
+    decoder = make_decoder(SHAPES["heads of 64"], torch.bfloat16, None)
+    prompts = draw_prompts()
+    whole = [decoder.generate(prompt, 8, chunked_prefill_size=-1) for prompt in prompts]
+    llm = LLM(Engine(decoder, max_num_batched_tokens=500, can_build=False))
+    params = SamplingParams(temperature=0.0, max_tokens=8)
+    assert [[id for part in llm.stream(prompt, params) for id in part.token_ids] for prompt in prompts] == whole
+    assert (decoder._chunks.launches, decoder._library.times_us) == ({}, {}), "nothing is built, and nothing timed"
 
 
 @NAMES

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
+import interlace as il  # noqa: E402
 from interlace.models.pretrained import load_model  # noqa: E402
 from interlace.models.tokenizer import open_tokenizer  # noqa: E402
 from interlace.nn import Decoder  # noqa: E402
@@ -20,6 +22,7 @@ from .llama import SHAPE, ToyForCausalLM, stored_names  # noqa: E402
 from .model_files import TOKENS, VOCABULARY, config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder  # noqa: E402
 
 SMALL = replace(SHAPE, vocabulary=len(TOKENS))
+ENDS = [0, 1]  # a file's <|end|> always ends texts
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +32,39 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata = {**gguf_metadata(SMALL), **VOCABULARY, "tokenizer.ggml.eos_token_id": 5}
     path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SMALL)))
     return path
+
+
+@pytest.fixture(scope="module")
+def free(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with longer texts."""
+    path = tmp_path_factory.mktemp("free") / "free.gguf"
+    stored = dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32)))
+    metadata = {**gguf_metadata(SMALL), **VOCABULARY, "tokenizer.ggml.eos_token_id": ENDS[1]}
+    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SMALL)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(free: Path) -> il.LLM:
+    return il.LLM(free, max_num_seqs=1, device="cpu")
+
+
+def generate(model: Path, *options: object) -> dict[str, Any]:
+    """Return the record of a run with a short prompt."""
+    given = {"--prompt": "hello w", "--max-new-tokens": "24", **dict(zip(options[::2], options[1::2], strict=True))}
+    result = invoke(
+        "generate", "--model", model, "--device", "cpu", "--json", "-", *(w for p in given.items() for w in p)
+    )
+    assert result.exit_code == 0, result.output
+    record: dict[str, Any] = json.loads(result.stdout)
+    return record
+
+
+def sample(llm: il.LLM, **params: Any) -> list[int]:
+    """Return the tokens that follow the same prompt, without the one that ends the text."""
+    defaults = {"temperature": 0.0, "seed": 0, "max_tokens": 24}
+    [result] = llm.generate("hello w", il.SamplingParams(**{**defaults, **params}))
+    return [id for id in result.outputs[0].token_ids if id not in llm.engine.decoder.stop_token_ids]
 
 
 def test_it_writes_what_the_decoder_makes_of_the_prompt(model: Path, tmp_path: Path) -> None:
@@ -52,6 +88,92 @@ def test_it_writes_what_the_decoder_makes_of_the_prompt(model: Path, tmp_path: P
     assert invoke(*arguments, "--temperature", "3", "--seed", "1").stdout != result.stdout
 
 
+def test_the_token_that_ends_the_text_is_not_written(free: Path, tmp_path: Path) -> None:
+    whole = generate(free)
+    stored = dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32)))
+    metadata = {**gguf_metadata(SMALL), **VOCABULARY, "tokenizer.ggml.eos_token_id": whole["ids"][4]}
+    (path := tmp_path / "ends.gguf").write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SMALL)))
+    ended = generate(path)
+    assert ended["ids"] == whole["ids"][: whole["ids"].index(whole["ids"][4])]
+    assert ended["text"] == open_tokenizer(path, load_model(path).gguf).decode(ended["ids"])
+
+
+OPTIONS = {
+    "temperature": (["--temperature", "2", "--seed", "3"], {"temperature": 2.0, "seed": 3}),
+    "top-k": (["--temperature", "3", "--top-k", "2"], {"temperature": 3.0, "top_k": 2}),
+    "all": (["--temperature", "3", "--top-k", "0"], {"temperature": 3.0}),
+    "top-p": (["--temperature", "3", "--top-p", "0.3"], {"temperature": 3.0, "top_p": 0.3}),
+    "min-p": (["--temperature", "3", "--min-p", "0.4"], {"temperature": 3.0, "min_p": 0.4}),
+    "repetition": (["--repetition-penalty", "9"], {"repetition_penalty": 9.0}),
+    "presence": (["--presence-penalty", "2"], {"presence_penalty": 2.0}),
+    "frequency": (["--frequency-penalty", "2"], {"frequency_penalty": 2.0}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_sampling_options_are_those_of_llm(free: Path, llm: il.LLM, name: str) -> None:
+    options, params = OPTIONS[name]
+    right = sample(llm, **params)
+    assert generate(free, *options)["ids"] == right
+    others = [
+        sample(llm, **{**params, key: getattr(il.SamplingParams(temperature=0.0, seed=0), key)}) for key in params
+    ]
+    assert right not in others or name == "all", "each option changes the text"
+
+
+def test_a_stop_string_ends_the_text_and_is_not_part_of_it(free: Path) -> None:
+    text = generate(free)["text"]
+    stop = text[3:5]
+    assert generate(free, "--stop", stop)["text"] == text.partition(stop)[0]
+
+
+def test_sampling_options_that_are_left_out_come_from_the_generation_config(
+    free: Path, llm: il.LLM, tmp_path: Path
+) -> None:
+    stored = dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32)))
+    folder = write_folder(tmp_path / "folder", stored, {**config(SMALL), "eos_token_id": ENDS})
+    (folder / "tokenizer.json").write_text(open_tokenizer(free, load_model(free).gguf).to_json())
+    assert generate(folder)["ids"] == sample(llm), "greedy without a config"
+    settings = {"temperature": 2.0, "repetition_penalty": 9.0, "num_beams": 4, "eos_token_id": ENDS}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    assert generate(folder)["ids"] == sample(llm, temperature=2.0, repetition_penalty=9.0)
+    assert generate(folder, "--temperature", "0")["ids"] == sample(llm, repetition_penalty=9.0)
+    notes = invoke("generate", "--model", folder, "--prompt", "hello", "--device", "cpu").stderr
+    assert "has num_beams 4, which a decoder does not follow" in notes
+    (folder / "generation_config.json").write_text('{"temperature": "hot"}')
+    told = fail(2, "generate", "--model", folder, "--prompt", "hello", "--device", "cpu")
+    assert "temperature is 'hot'; give a number from 0" in told
+
+
+def test_one_prompt_builds_no_launches_of_batches_or_chunks(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoders: list[Decoder] = []
+    build = Decoder.from_pretrained
+    monkeypatch.setattr(Decoder, "from_pretrained", lambda *a, **k: decoders.append(build(*a, **k)) or decoders[-1])
+    monkeypatch.setattr(Decoder, "build_batches", None)
+    ids = generate(model, "--max-new-tokens", "2")["prompt_ids"]
+    [decoder] = decoders
+    limits = decoder._prompts.limits
+    assert (decoder.batch, decoder.num_blocks) == (1, 0)
+    assert (limits.alone, limits.can_build) == (len(ids), False), "the prompt is read at once"
+
+
+def test_prompts_of_many_lengths_share_the_plan_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32)))
+    metadata = {**gguf_metadata(SMALL), **VOCABULARY, "llama.context_length": 2500}
+    (path := tmp_path / "long.gguf").write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SMALL)))
+    capacities: list[int] = []
+    build = Decoder.from_pretrained
+
+    def load(*arguments: Any, max_seq_len: int, **options: Any) -> Decoder:
+        capacities.append(max_seq_len)
+        return build(*arguments, max_seq_len=max_seq_len, **options)
+
+    monkeypatch.setattr(Decoder, "from_pretrained", load)
+    for length in (1, 1022, 1023, 2498):
+        generate(path, "--prompt", "a" * length, "--max-new-tokens", "2")
+    assert capacities == [1024, 1024, 2048, 2500], "no more than the model has positions"
+
+
 def test_settings_that_a_file_leaves_out_are_noted_once(tmp_path: Path) -> None:
     path = tmp_path / "old.gguf"
     vocabulary = {name: value for name, value in VOCABULARY.items() if name != "tokenizer.ggml.pre"}
@@ -69,11 +191,14 @@ def test_a_text_longer_than_the_sliding_window_is_refused_with_advice_that_holds
     metadata = {**gguf_metadata(SMALL), **VOCABULARY, "llama.attention.sliding_window": 8}
     stored = dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32)))
     path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SMALL)))
-    arguments = ["generate", "--model", path, "--prompt", "hello", "--device", "cpu", "--max-new-tokens"]
-    message = fail(2, *arguments, "9")
+    arguments = ["generate", "--model", path, "--prompt", "hello w", "--device", "cpu", "--max-new-tokens"]
+    message = fail(2, *arguments, "8")
     assert "more than the 8 positions of the model's sliding window" in message
     assert "shorten the prompt or give fewer with --max-new-tokens" in message
-    assert invoke(*arguments, "8").exit_code == 0
+    result = invoke(*arguments, "7")
+    assert result.exit_code == 0
+    assert "note: 2 tokens read in " in result.stderr
+    assert ", 7 written, " in result.stderr, "the last token needs no position"
 
 
 def test_a_chat_is_the_prompt_in_the_form_of_the_models_template(model: Path, tmp_path: Path) -> None:
@@ -117,9 +242,14 @@ def test_what_a_text_does_to_a_terminal_is_to_end_lines(model: Path) -> None:
         (["--max-new-tokens", "0"], "Invalid value for '--max-new-tokens'"),
         (["--temperature", "-1"], "temperature is -1.0; give a number from 0"),
         (["--temperature", "nan"], "temperature is nan"),
-        (["--top-k", "0"], "top_k is 0"),
+        (["--top-k", "-2"], "top_k is -2"),
         (["--top-p", "2"], "top_p is 2.0"),
-        (["--seed", "9" * 30], "give a number from 0 to"),
+        (["--min-p", "-0.1"], "min_p is -0.1"),
+        (["--repetition-penalty", "0"], "repetition_penalty is 0.0"),
+        (["--presence-penalty", "3"], "presence_penalty is 3.0"),
+        (["--frequency-penalty", "inf"], "frequency_penalty is inf"),
+        (["--stop", ""], "stop is ['']; give a string"),
+        (["--seed", "9" * 30], f"seed is {'9' * 30}"),
         (["--device", "tpu"], "tpu"),
         (["--json", ""], "rror"),
     ],

@@ -223,3 +223,17 @@ def test_texts_are_the_same_whatever_reads_the_prompts(
         assert "launches read chunks of 16 in 32 us (32 more than a step)" in str(decoder.explain())
     for size in (None, -1):
         assert decoder.generate(PROMPTS, 6, chunked_prefill_size=size) == whole[0]
+
+
+def test_no_launch_is_built_for_prompts_unless_allowed(model: ToyForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = Decoder.from_model(model, batch=2, max_seq_len=24)
+    whole = decoder.generate(PROMPTS, 6)
+    decoder._chunks = FakeChunks(decoder)
+    decoder._reader = PromptReader(decoder._chunks, decoder._library, ChunkCost(10.0, 1.0, 1.0), 100.0)
+    decoder.read_in_chunks(16, can_build=False)
+    assert decoder.generate(PROMPTS, 6) == whole, "and PyTorch's ops are not timed either"
+    assert (decoder._chunks.launches, decoder._chunks.ran) == ({}, [])
+    monkeypatch.setattr(decoder._library, "find_us", lambda tokens, start: 5000.0)
+    decoder._chunks.build(16)
+    assert decoder.generate(PROMPTS, 6) == whole
+    assert ([*decoder._chunks.launches], bool(decoder._chunks.ran)) == ([16], True), "those that exist run"

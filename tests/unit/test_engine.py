@@ -172,6 +172,18 @@ def test_a_prompt_that_needs_more_blocks_than_there_are_is_refused() -> None:
     assert len(join_tokens(collect(engine)["a"])) == 9
 
 
+@AHEAD
+@pytest.mark.parametrize("prompt", [1, 8])
+def test_the_last_token_of_the_longest_text_needs_no_position(runs_ahead: bool, prompt: int) -> None:
+    engine = make_engine(capacity=8, max_model_len=9, runs_ahead=runs_ahead)
+    engine.add_request("a", [1] * prompt, SamplingParams(max_tokens=None, ignore_eos=True, **GREEDY))
+    assert join_tokens(collect(engine)["a"]) == generate_alone([1] * prompt, 9 - prompt, stop=())
+    with pytest.raises(ArgumentError, match="max_model_len is 10, and the decoder has 8 positions; give at most 9"):
+        make_engine(capacity=8, max_model_len=10)
+    with pytest.raises(ArgumentError, match="max_model_len is 0"):
+        make_engine(capacity=8, max_model_len=0)
+
+
 def test_an_engine_keeps_its_decoder_to_itself_until_it_is_closed() -> None:
     decoder = Decoder.from_model(make_model(), batch=2, max_seq_len=32)
     engine = make_engine()

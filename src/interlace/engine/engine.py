@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from interlace.core.arguments import check_type, format_value, safe_repr
-from interlace.core.errors import LengthError, PromptError, RequestError
+from interlace.core.errors import ArgumentError, LengthError, PromptError, RequestError
 from interlace.engine.loading import load_for_engine
 from interlace.engine.logits import LogitsSampler
 from interlace.engine.logprobs import LogprobCopy
@@ -34,6 +34,7 @@ from interlace.engine.text import SequenceText
 from interlace.models.chat import ChatTemplate
 from interlace.models.llama import PAGE_TOKENS
 from interlace.models.tokenizer import IncrementalDecoder, TextTokenizer
+from interlace.nn.decoder.cache import check_positive
 from interlace.nn.decoder.decoder import Decoder
 from interlace.nn.decoder.files import Progress
 from interlace.nn.decoder.ids import check_vocabulary, to_id_list
@@ -58,8 +59,11 @@ class Engine:
         tokenizer: tokenizer of the model; without one, prompts are token ids and texts are empty.
         model_name: name of the model.
         chat_template: template of chats, None if the model has none.
+        max_model_len: most tokens of a prompt and its text; by default the decoder's ``max_seq_len``, at most one more,
+            because the last token needs no position.
         max_num_batched_tokens: most prompt tokens that a step reads while other sequences decode.
         enable_prefix_caching: True to share full blocks between sequences that begin alike, if the decoder has blocks.
+        can_build: False to build no launches of chunks for prompts; see ``Decoder.read_in_chunks``.
         runs_ahead: True to enqueue a step before the tokens of the last one are on the host; by default on a GPU.
 
     Attributes:
@@ -69,7 +73,7 @@ class Engine:
 
     Raises:
         BusyError, SlotError: the decoder is in use.
-        ArgumentError: ``max_num_batched_tokens`` is not a positive number.
+        ArgumentError: a number is not positive, or ``max_model_len`` is too large.
     """
 
     def __init__(
@@ -79,15 +83,17 @@ class Engine:
         *,
         model_name: str = "model",
         chat_template: ChatTemplate | None = None,
+        max_model_len: int | None = None,
         max_num_batched_tokens: int = 512,
         enable_prefix_caching: bool = True,
+        can_build: bool = True,
         runs_ahead: bool | None = None,
     ) -> None:
         check_type(decoder, Decoder, "Engine", "decoder", "Engine.from_pretrained('FOLDER_OR_GGUF')")
         self.decoder, self.tokenizer, self.model_name = decoder, tokenizer, model_name
-        self.max_num_seqs, self.max_model_len = decoder.batch, decoder.max_seq_len
+        self.max_num_seqs, self.max_model_len = decoder.batch, _resolve_max_model_len(max_model_len, decoder)
         self.chat_template = chat_template
-        self._session = DecoderSession(decoder, max_num_batched_tokens)
+        self._session = DecoderSession(decoder, max_num_batched_tokens, can_build)
         self._scheduler = Scheduler(self._session, enable_prefix_caching)
         self._requests: dict[str, EngineRequest] = {}
         self._runs_ahead = decoder.device.type != "cpu" if runs_ahead is None else runs_ahead
@@ -369,3 +375,14 @@ class Engine:
         tokens = to_id_list(prompt)
         check_vocabulary(tokens, vocabulary)
         return tokens
+
+
+def _resolve_max_model_len(requested: int | None, decoder: Decoder) -> int:
+    if requested is None:
+        return decoder.max_seq_len
+    if check_positive(requested, "max_model_len") > decoder.max_seq_len + 1:
+        raise ArgumentError(
+            f"max_model_len is {requested}, and the decoder has {decoder.max_seq_len} positions; give at most "
+            f"{decoder.max_seq_len + 1}"
+        )
+    return requested

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from interlace.models.folder import read_json
 
 #: Settings that are defaults of requests to a server, as in vLLM; their names are those of sampling parameters.
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 #: Values without effect, by the name of the setting. Sampling settings (``do_sample``, ``temperature``, ``top_k``, ...)
 #: are absent: arguments of a decoder's ``generate`` choose them. Source: ``GenerationConfig`` of ``transformers``.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -24,9 +24,13 @@ GENERATION_FIELDS = tuple(_NEUTRAL)
 _ABSENT: tuple[Any, ...] = (None, "", [], {})
 
 
-def list_ignored(generation: Mapping[str, Any] | None, where: str) -> tuple[str, ...]:
-    """Return a line naming the settings that ``transformers`` applies and a decoder does not, if there are any."""
-    stated = {name: (generation or {}).get(name) for name in GENERATION_FIELDS}
+def list_ignored(generation: Mapping[str, Any] | None, where: str, applied: Collection[str] = ()) -> tuple[str, ...]:
+    """Return a line naming the settings that ``transformers`` applies and a decoder does not, if there are any.
+
+    Args:
+        applied: settings that the caller applies.
+    """
+    stated = {name: (generation or {}).get(name) for name in GENERATION_FIELDS if name not in applied}
     ignored = [
         f"{name} {value!r}" for name, value in stated.items() if value not in _ABSENT and value not in _NEUTRAL[name]
     ]
@@ -45,4 +49,4 @@ def read_sampling_defaults(path: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     settings = read_json(file)
-    return {name: settings[name] for name in _SAMPLING if settings.get(name) is not None}
+    return {name: settings[name] for name in SAMPLING_DEFAULTS if settings.get(name) is not None}

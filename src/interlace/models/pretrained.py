@@ -8,7 +8,7 @@ Files are read, never executed: this module, ``Checkpoint`` and ``GGUF`` parse h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,15 +106,19 @@ def load_model(path: str | Path) -> PretrainedModel:
     return model
 
 
-def load_model_quietly(path: str | Path) -> PretrainedModel:
-    """Load a model as ``load_model`` does, but without warnings: the caller reports ``notices``."""
+def load_model_quietly(path: str | Path, applied: Collection[str] = ()) -> PretrainedModel:
+    """Load a model as ``load_model`` does, but without warnings: the caller reports ``notices``.
+
+    Args:
+        applied: settings of the generation config that the caller applies; no notice names them.
+    """
     path = Path(path)
     try:
         folder = path.is_dir()
     except OSError as error:  # a name that the system rejects
         raise ModelFileError(f"cannot read {str(path)!r}: {error.strerror}") from None
     if folder:
-        return _load_folder(path)
+        return _load_folder(path, applied)
     if path.suffix.lower() in (".safetensors", ".json"):
         raise ModelFileError(f"{str(path)!r} is part of a model; name the folder that has config.json next to it")
     return _load_gguf(GGUF.open(path))
@@ -123,7 +127,7 @@ def load_model_quietly(path: str | Path) -> PretrainedModel:
 # ---------------------------------------------------------------- folders
 
 
-def _load_folder(path: Path) -> PretrainedModel:
+def _load_folder(path: Path, applied: Collection[str]) -> PretrainedModel:
     settings, where = read_json(path / "config.json"), f"config.json of {str(path)!r}"
     kind = find_model_type(settings)
     if not isinstance(kind, str) or kind not in FAMILIES:
@@ -167,7 +171,7 @@ def _load_folder(path: Path) -> PretrainedModel:
     inv_freq, scaling = _read_rope(config, shape.head_dim, where)
     generation = _read_generation_config(path)
     stops = read_stop_tokens(config, generation, where)
-    ignored = list_ignored(config if generation is None else generation, repr(str(path)))
+    ignored = list_ignored(config if generation is None else generation, repr(str(path)), applied if generation else ())
 
     def read(name: str) -> NDArray[np.float32]:
         own = disk_names[names[name]]

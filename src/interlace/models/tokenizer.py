@@ -56,15 +56,6 @@ class TextTokenizer:
             text: str = self._tokenizer.decode([*ids], skip_special_tokens=skip_special_tokens)
         return text
 
-    def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """Yield the text of ids as they arrive; a character of several tokens is emitted with its last token."""
-        stream = IncrementalDecoder(self)
-        for id in ids:
-            if piece := stream.push(id):
-                yield piece
-        if piece := stream.finish():
-            yield piece
-
     def to_json(self) -> str:
         """Return the tokenizer in the format of tokenizer.json."""
         text: str = self._tokenizer.to_str()

@@ -22,10 +22,12 @@ class PromptLimits:
     Attributes:
         decoding: tokens while sequences decode; 0 if prompts are read whole when they are added.
         alone: tokens while no sequence decodes, so that none waits.
+        can_build: True if launches of chunks may be built to read them, which takes seconds.
     """
 
     decoding: int = 0
     alone: int = 0
+    can_build: bool = True
 
 
 class PromptQueue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -97,9 +98,9 @@ class PromptMixin:
         limit = limits.decoding if is_decoding else limits.alone
         if not self._prompts.unread:
             return None
-        if self._reader is None:
+        if self._reader is None or not (limits.can_build or self._chunks.launches):
             return Reading(self._prompts.select_segments(limit))
-        return self._reader.select(self._prompts, limit, is_decoding)
+        return self._reader.select(self._prompts, limit, is_decoding, limits.can_build)
 
     def _run_reading(self, reading: Reading, decoded: Mapping[int, int] | None = None) -> None:
         """Enqueue reads of prompts; a launch also decodes, by slot, the token of this position."""
@@ -157,7 +158,7 @@ class PromptMixin:
             cost = ChunkCost.predict(self.shape, TORCH_DTYPES[self.dtype], weight_bytes, find_spec(str(self.device)))
             self._reader = PromptReader(self._chunks, self._library, cost, self._launch.step_us)
 
-    def read_in_chunks(self, chunk: int | None) -> None:
+    def read_in_chunks(self, chunk: int | None, *, can_build: bool = True) -> None:
         """Let steps read the prompts that are added from now on, while other sequences decode.
 
         ``add`` then only claims a slot and its pages. Each step reads at most ``chunk`` tokens of all prompts together;
@@ -169,6 +170,8 @@ class PromptMixin:
         Args:
             chunk: most tokens of prompts that a step reads; None to read a prompt whole when it is added. Launches take
                 fewer where tokens and slots then fill whole tiles.
+            can_build: False to read by PyTorch's ops and launches that exist: for a few prompts, building a launch
+                takes longer than it saves.
 
         Raises:
             ArgumentError: the number of tokens is not positive.
@@ -179,7 +182,7 @@ class PromptMixin:
         with self.lock.acquire("Decoder.read_in_chunks"):
             for slot in self._prompts.unread:
                 self._prompts.check_read(slot)
-            self._prompts.limits = self._limit_tokens(tokens)
+            self._prompts.limits = replace(self._limit_tokens(tokens), can_build=can_build)
 
     def build_chunks(self, progress: Progress = iter) -> None:
         """Build all launches that read prompts in chunks now, not when a prompt first needs them.

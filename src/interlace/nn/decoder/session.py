@@ -19,6 +19,7 @@ class DecoderSession:
     Args:
         decoder: decoder without sequences.
         chunk: most prompt tokens that a step reads.
+        can_build: see ``Decoder.read_in_chunks``.
 
     Raises:
         BusyError: another call or stream is in progress.
@@ -26,11 +27,11 @@ class DecoderSession:
         ArgumentError: the chunk is not a positive number.
     """
 
-    def __init__(self, decoder: Decoder, chunk: int) -> None:
+    def __init__(self, decoder: Decoder, chunk: int, can_build: bool = True) -> None:
         self.decoder = decoder
         if decoder.active_slots:
             raise SlotError(f"other sequences hold slots {[*decoder.active_slots]}; abort them before an engine starts")
-        decoder.read_in_chunks(chunk)
+        decoder.read_in_chunks(chunk, can_build=can_build)
         self._lock = ExitStack()
         self._lock.enter_context(decoder.lock.acquire("an engine"))
 
