@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,13 @@ def test_one_prompt_builds_no_launches_of_batches_or_chunks(model: Path, monkeyp
     limits = decoder._prompts.limits
     assert (decoder.batch, decoder.num_blocks) == (1, 0)
     assert (limits.alone, limits.can_build) == (len(ids), False), "the prompt is read at once"
+
+
+def test_neither_engine_nor_decoder_imports_pytorchs_compiler() -> None:
+    """It takes longer to import than everything else; modules that a model is built of need it."""
+    code = "import sys; import interlace.engine; assert not {'torch._dynamo', 'sympy'} & sys.modules.keys()"
+    code += "; from interlace.nn import FFN, ConvNet; assert 'torch._dynamo' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_prompts_of_many_lengths_share_the_plan_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from interlace.deploy import Choice  # noqa: E402
 from interlace.executors.megakernel import MegakernelExecutor  # noqa: E402
 from interlace.kernels.matmul import Activation  # noqa: E402
 from interlace.megakernel import capture  # noqa: E402
-from interlace.nn import FFN, FallbackWarning, SwiGLU, op, plain  # noqa: E402
+from interlace.nn import FFN, FallbackWarning, SwiGLU, devices, op, plain  # noqa: E402
 from interlace.nn.instances import Instances, Key  # noqa: E402
 from interlace.policies.schedule import Schedule  # noqa: E402
 from interlace.workloads.ffn import FFNShape  # noqa: E402
@@ -270,9 +270,9 @@ def test_what_keeps_a_hopper_gpu_from_it_is_told(monkeypatch: pytest.MonkeyPatch
         return op.fallback_reason({"x": x or Fake(), "w_up": w_up or Fake()})
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(op, "_get_capability", lambda device: (8, 0))
+    monkeypatch.setattr(devices, "_get_capability", lambda device: (8, 0))
     assert "compute capability 8.0, the kernels are for 9.0" in reason()
-    monkeypatch.setattr(op, "_get_capability", lambda device: (9, 0))
+    monkeypatch.setattr(devices, "_get_capability", lambda device: (9, 0))
     assert reason() is None
     assert "torch.float32, the kernels take bf16 and fp16" in reason(Fake(dtype=torch.float32))
     assert "widths are 32 and 36, the kernels take multiples of 8" in reason(w_up=Fake((36, 32)))

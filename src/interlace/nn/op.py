@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import torch
 from torch.fx.experimental.symbolic_shapes import has_static_value
@@ -25,8 +25,9 @@ from interlace.kernels.row_tiles import select_tile_rows
 from interlace.megakernel.capture import get_capture_id
 from interlace.megakernel.options import RunOptions
 from interlace.nn.choice import MAX_NORM_TOKENS, choose_ffn
+from interlace.nn.devices import device_fallback_reason
 from interlace.nn.instances import Instance, Instances, Key, Tensors
-from interlace.nn.plain import apply_in_layer, has_triton, run_fused, run_plain
+from interlace.nn.plain import apply_in_layer, run_fused, run_plain
 from interlace.plan.verify import Proof
 from interlace.planner.proof_cache import prove_schedule
 from interlace.workloads.ffn import FFNShape, has_norm_op
@@ -234,23 +235,6 @@ def _static_fallback_reason(device: torch.device, dtype: torch.dtype, hidden: in
     if ffn % 8 or hidden % 8:
         return f"widths are {hidden} and {ffn}, the kernels take multiples of 8"
     return None
-
-
-def device_fallback_reason(device: torch.device) -> str | None:
-    """Return the reason why no launch can run on a device, or None if launches can."""
-    if device.type != "cuda" or torch.version.cuda is None:
-        return f"tensors are on a device of type {device.type!r}, the kernels are for NVIDIA GPUs"
-    capability = _get_capability(device)
-    if capability != (9, 0):
-        return "the GPU has compute capability {}.{}, the kernels are for 9.0 (Hopper)".format(*capability)
-    if not has_triton():
-        return "triton is missing; `pip install -e '.[gpu]'`"
-    return None
-
-
-@cache
-def _get_capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
 
 
 def choose_for_tensors(tensors: Tensors, shape: FFNShape, tokens: int) -> Choice:

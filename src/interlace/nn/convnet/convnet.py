@@ -16,7 +16,8 @@ from interlace.megakernel.capture import get_capture_id, run_outside_capture
 from interlace.nn.convnet import runs
 from interlace.nn.convnet.runs import NetworkRun
 from interlace.nn.convnet.trace import trace_network
-from interlace.nn.op import FallbackWarning, device_fallback_reason
+from interlace.nn.devices import device_fallback_reason
+from interlace.nn.op import FallbackWarning
 
 _MAX_SHAPES = 32  # input shapes whose launches are kept outside captures
 

@@ -24,7 +24,7 @@ from interlace.graph.graph import Graph
 from interlace.megakernel.capture import capture_graph
 from interlace.megakernel.options import RunOptions
 from interlace.models.llama import LlamaShape, build_decode_graph
-from interlace.nn.op import device_fallback_reason
+from interlace.nn.devices import device_fallback_reason
 from interlace.planner.proof_cache import prove_schedule
 
 #: Executors that may run a step. Without a GPU to time them, the first that can run the step is selected.
