@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,21 @@ def test_news_of_all_requests_add_up_to_their_texts(llm: il.LLM) -> None:
         assert join_text(news, output.index) == output.text
         assert join_tokens(news, output.index) == output.token_ids
         assert find_end(news, output.index) == (output.finish_reason, output.stop_reason)
+
+
+def test_streams_and_other_calls_share_a_model(llm: il.LLM) -> None:
+    greedy = il.SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    prompts = ("hello", "we", "low")
+    alone = [llm.generate(prompt, greedy)[0].outputs[0].token_ids for prompt in prompts]
+    streams = [llm.stream(prompt, greedy) for prompt in prompts]
+    tokens: list[list[int]] = [[], [], []]
+    for parts in zip_longest(*streams):
+        assert llm.generate("hello", greedy)[0].outputs[0].token_ids == alone[0]
+        for found, part in zip(tokens, parts, strict=True):
+            found += part.token_ids if part is not None else []
+    assert tokens == alone
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda prompt: llm.generate(prompt, greedy)[0].outputs[0].token_ids, prompts * 5)
+        assert [*found] == alone * 5
+    assert llm._news == {}
+    assert llm.engine.stats().num_running == 0

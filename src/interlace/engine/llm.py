@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from interlace.core.arguments import check_type, format_value
@@ -18,7 +19,7 @@ Prompts = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
 
 
 class LLM:
-    """Language model with texts in and out.
+    """Language model with texts in and out. Threads may share one: their requests run in the same steps.
 
     llm = LLM("SmolLM2-135M-Instruct.Q4_1.gguf")
     for result in llm.generate(["Once upon a time", "The sea"], SamplingParams(max_tokens=32)):
@@ -42,6 +43,8 @@ class LLM:
         options = {"max_num_batched_tokens": _MAX_NUM_BATCHED_TOKENS, **options}
         self.engine = model if isinstance(model, Engine) else Engine.from_pretrained(model, **options)
         self._ids = count()
+        self._lock = RLock()
+        self._news: dict[str, RequestOutput] = {}  # by request, since its caller last took any
 
     def generate(
         self, prompts: Prompts, params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -56,23 +59,19 @@ class LLM:
             RequestError, PromptError, LengthError, ArgumentError: see ``Engine.add_request``; nothing is generated.
         """
         each = _split_prompts(prompts)
-        own = [*params] if isinstance(params, Sequence) else [params or SamplingParams()] * len(each)
+        own = [*params] if isinstance(params, Sequence) else [params] * len(each)
         if len(own) != len(each):
             raise RequestError(f"{len(own)} params and {len(each)} prompts; give as many", param="params")
         ids: list[str] = []
         try:
             for prompt, sampling in zip(each, own, strict=True):
-                request_id = f"llm-{next(self._ids)}"
-                self.engine.add_request(request_id, prompt, sampling)
-                ids.append(request_id)
-            results: dict[str, RequestOutput] = {}
-            while self.engine.has_unfinished:
-                for news in self.engine.step():
-                    _append(results, news)
-            return [results[request_id] for request_id in ids]
-        except BaseException:
+                ids.append(self._add(prompt, sampling))
+            for request_id in ids:
+                while not self._news[request_id].finished:
+                    self._step(request_id)
+            return [self._news[request_id] for request_id in ids]
+        finally:
             self._drop(ids)
-            raise
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, *, tools: Any = None
@@ -97,22 +96,42 @@ class LLM:
         Raises:
             RequestError, PromptError, LengthError, ArgumentError: see ``Engine.add_request``.
         """
-        request_id = f"llm-{next(self._ids)}"
-        self.engine.add_request(request_id, prompt, params or SamplingParams())
+        request_id = self._add(prompt, params)
         try:
             is_finished = False
             while not is_finished:
-                for news in self.engine.step():
-                    if news.request_id == request_id:
-                        is_finished = news.finished
-                        yield from news.outputs
+                if not self._news[request_id].outputs:
+                    self._step(request_id)
+                with self._lock:
+                    news, self._news[request_id] = self._news[request_id], RequestOutput(request_id, [])
+                is_finished = news.finished
+                yield from news.outputs
         finally:
             self._drop([request_id])
 
+    def _add(self, prompt: str | Sequence[int], params: SamplingParams | None) -> str:
+        """Add a request, and return its id."""
+        with self._lock:
+            request_id = f"llm-{next(self._ids)}"
+            self.engine.add_request(request_id, prompt, SamplingParams() if params is None else params)
+            self._news[request_id] = RequestOutput(request_id, [])
+            return request_id
+
+    def _step(self, request_id: str) -> None:
+        """Step, and keep what is new of each request; no effect if a request has ended."""
+        with self._lock:
+            if self._news[request_id].finished:
+                return
+            for news in self.engine.step():
+                if news.request_id in self._news:
+                    _append(self._news[news.request_id], news)
+
     def _drop(self, ids: Sequence[str]) -> None:
         """End requests."""
-        for request_id in ids:
-            self.engine.abort(request_id)
+        with self._lock:
+            for request_id in ids:
+                self.engine.abort(request_id)
+                self._news.pop(request_id, None)
 
 
 def _split_prompts(prompts: Prompts) -> list[Any]:
@@ -127,13 +146,10 @@ def _split_prompts(prompts: Prompts) -> list[Any]:
     return [prompts] if is_single else [*prompts]
 
 
-def _append(results: dict[str, RequestOutput], news: RequestOutput) -> None:
-    """Add what is new of a request to its whole texts."""
-    result = results.get(news.request_id)
-    if result is None:
-        result = RequestOutput(news.request_id, news.prompt_token_ids)
-        results[news.request_id] = result
-    result.num_cached_tokens, result.finished = news.num_cached_tokens, news.finished
+def _append(result: RequestOutput, news: RequestOutput) -> None:
+    """Add what is new of a request to what is known of its texts."""
+    result.prompt_token_ids, result.num_cached_tokens = news.prompt_token_ids, news.num_cached_tokens
+    result.finished = news.finished
     result.error = news.error or result.error
     for part in news.outputs:
         whole = next((output for output in result.outputs if output.index == part.index), None)
