@@ -16,6 +16,10 @@ pytest.importorskip("pydantic")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
 
+from pydantic import ValidationError
+
+from interlace.serve.requests import ChatRequest, CompletionRequest
+
 from ..api_server import RunningServer, run_server
 from ..fake_engine import FakeEngine
 
@@ -182,7 +186,9 @@ def test_chat_templates_get_texts_and_arguments_as_objects() -> None:
         ({"stop": ["a", 3]}, "stop[1]", "string"),
         ({"stop_token_ids": [1, -2]}, "stop_token_ids[1]", "greater"),
         ({"logit_bias": {"a": 1}}, "logit_bias", "'a' is no token id"),
-        ({"logit_bias": {"5": "x"}}, "logit_bias.5", "number"),
+        ({"logit_bias": {"5": "x"}}, "logit_bias", "numbers from -100 to 100"),
+        ({"logit_bias": [5]}, "logit_bias", "numbers by token id"),
+        ({"logit_bias": {"": 1}}, "logit_bias", "'' is no token id"),
         ({"logprobs": 21}, "logprobs", "less"),
         ({"stream": "yes"}, "stream", "boolean"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "needs stream"),
@@ -257,6 +263,15 @@ def test_a_chats_field_that_makes_no_sense_is_refused_by_name(
 )
 def test_a_body_that_is_no_json_is_refused(server: RunningServer, body: bytes) -> None:
     check_error(server.http.post("/v1/completions", content=body), 400, None, "the body is no JSON")
+
+
+@pytest.mark.parametrize("field", ["stop", "stop_token_ids", "logit_bias", "messages", "tools", "prompt"])
+def test_only_the_first_of_many_faults_is_looked_for(field: str) -> None:
+    faults: Any = {str(-n): None for n in range(1, 1000)} if field == "logit_bias" else [None] * 1000
+    kind = ChatRequest if field in ("messages", "tools") else CompletionRequest
+    with pytest.raises(ValidationError) as refused:
+        kind.model_validate_json(json.dumps({"model": "fake", "prompt": "a", "messages": HELLO, field: faults}))
+    assert len([error for error in refused.value.errors() if error["loc"][0] == field]) == 1
 
 
 def test_bodies_of_other_types_are_refused(server: RunningServer) -> None:

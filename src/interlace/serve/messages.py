@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from interlace.serve.errors import ApiError, make_value_error
+
+T = TypeVar("T")
+#: List whose first fault alone is looked for: errors of a body with millions of faults take gigabytes.
+Items = Annotated[list[T], Field(fail_fast=True)]
 
 
 def _parse_content(value: Any) -> str | None:
@@ -56,7 +60,7 @@ class Message(RequestPart):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, PlainValidator(_parse_content)] = None
     name: str | None = None
-    tool_calls: list[MessageToolCall] | None = None
+    tool_calls: Items[MessageToolCall] | None = None
     tool_call_id: str | None = None
     # A message of an answer may be sent back as it came: these have no content there.
     refusal: None = None

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Val
 from interlace.core.errors import InterlaceError
 from interlace.engine import SamplingParams
 from interlace.serve.errors import ApiError, convert_engine_error, convert_validation_error, make_value_error
-from interlace.serve.messages import Message, RequestPart, Tool, ToolChoice, parse_tool_choice
+from interlace.serve.messages import Items, Message, RequestPart, Tool, ToolChoice, parse_tool_choice
 
 _MAX_COUNT = (1 << 31) - 1
 _MAX_LOGPROBS = 20
@@ -37,6 +37,18 @@ def _parse_prompts(value: Any) -> list[Prompt]:
     raise make_value_error("give a text, a list of texts, a list of token ids, or a list of such lists")
 
 
+def _parse_biases(value: Any) -> dict[int, Any] | None:
+    """Return biases by token id; ``SamplingParams`` checks the biases themselves."""
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise make_value_error("give numbers by token id, such as {'50256': -100}")
+    unknown = next((id for id in value if not (id.isascii() and id.isdigit() and len(id) < 10)), None)
+    if unknown is not None:
+        raise make_value_error(f"{unknown[:20]!r} is no token id")
+    return {int(id): bias for id, bias in value.items()}
+
+
 def _accept_only(*neutral: object) -> AfterValidator:
     """Return the validator of a field that is not supported, but may be sent with the value that it has when absent."""
 
@@ -49,7 +61,7 @@ def _accept_only(*neutral: object) -> AfterValidator:
 
 
 Count = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
-Stops = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+Stops = Annotated[Items[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
 
 class StreamOptions(RequestPart):
@@ -108,13 +120,13 @@ class GenerationRequest(RequestPart):
     max_tokens: Count | None = None
     min_tokens: Count | None = None
     stop: Stops | None = None
-    stop_token_ids: list[Count] | None = None
+    stop_token_ids: Items[Count] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[int, Any] | None, PlainValidator(_parse_biases)] = None
     skip_special_tokens: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     return_token_ids: bool = False
@@ -145,8 +157,6 @@ class GenerationRequest(RequestPart):
         if self.stream_options is not None and not self.stream:
             raise ApiError(400, "stream_options needs stream to be true", param="stream_options", code="invalid_value")
         given = {name: value for name in _SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
-        if self.logit_bias is not None:
-            given["logit_bias"] = _parse_biases(self.logit_bias)
         if (constraint := self.structured_outputs) is not None:
             if more.get("json_schema") is not None:
                 raise ApiError(400, "the answer's form is given twice; leave one out", param="structured_outputs")
@@ -170,12 +180,12 @@ class CompletionRequest(GenerationRequest):
 class ChatRequest(GenerationRequest):
     """Body of ``/v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Items[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=_MAX_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Tool] | None = None
+    tools: Items[Tool] | None = None
     tool_choice: Annotated[ToolChoice | None, PlainValidator(parse_tool_choice)] = None
     parallel_tool_calls: Annotated[Any, _accept_only(True)] = None
 
@@ -207,9 +217,3 @@ def parse_request(kind: type[_Request], body: bytes) -> _Request:
         return kind.model_validate_json(body)
     except ValidationError as error:
         raise convert_validation_error(error) from None
-
-
-def _parse_biases(biases: Mapping[str, float]) -> dict[int, float]:
-    if unknown := next((id for id in biases if not (id.isascii() and id.isdigit() and len(id) < 10)), None):
-        raise ApiError(400, f"logit_bias: {unknown[:20]!r} is no token id", param="logit_bias", code="invalid_value")
-    return {int(id): bias for id, bias in biases.items()}
