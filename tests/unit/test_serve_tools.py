@@ -164,6 +164,21 @@ def test_definitions_of_parameters_move_to_the_top_of_the_schema() -> None:
     )
 
 
+def test_definitions_that_are_no_object_are_refused() -> None:
+    for wrong in ([], None, 5):
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"$defs": wrong}}}
+        error = ask(FakeEngine(), tools=[tool], tool_choice="required")["error"]
+        assert (error["param"], error["message"]) == ("tools", "tool 'f': $defs must be an object")
+
+
+def test_a_long_run_of_spaces_is_scanned_once() -> None:
+    """A pattern that tries each way to divide the spaces would take hours here."""
+    spaces = " \n" * 500_000
+    for text, is_kept_back in ((spaces, True), (spaces + "<|python_tag|>" + spaces, True), (spaces + "no", False)):
+        parser = ToolCallParser(["add"])
+        assert parser.feed(text, is_last=False) == ("" if is_kept_back else text, [])
+
+
 def test_no_tools_are_used_where_none_are_asked_for() -> None:
     engine = FakeEngine(script={"go": HERMES})
     (choice,) = ask(engine, tool_choice="none")["choices"]

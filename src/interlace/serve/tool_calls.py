@@ -22,9 +22,9 @@ from interlace.serve.messages import FunctionDefinition
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 #: Begin of a text that may be calls of Llama 3: an object whose first key is one of a call.
-_OBJECT = re.compile(r'\s*(?:<\|python_tag\|>)?\s*\{\s*"(?:name|type|function|parameters|arguments)"\s*:')
+_OBJECT = re.compile(r'\s*(?:<\|python_tag\|>\s*)?\{\s*"(?:name|type|function|parameters|arguments)"\s*:')
 #: Begin of such a text as far as it has arrived.
-_MAYBE_OBJECT = re.compile(r'\s*(?:<[^>]{0,14}>?)?\s*(?:\{\s*(?:"[a-z]{0,10}"?\s*)?)?')
+_MAYBE_OBJECT = re.compile(r'\s*(?:<[^>]{0,14}(?:>\s*)?)?(?:\{\s*(?:"[a-z]{0,10}"?\s*)?)?')
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,16 @@ def build_call_schema(functions: Sequence[FunctionDefinition]) -> dict[str, Any]
     Definitions (``$defs``) move to the top, where references of a schema look for them.
 
     Raises:
-        ApiError: two functions define a name differently.
+        ApiError: two functions define a name differently, or ``$defs`` is no object.
     """
     definitions: dict[str, Any] = {}
     calls = []
     for function in functions:
         parameters = dict(function.parameters or {"type": "object"})
-        for name, definition in parameters.pop("$defs", {}).items():
+        own = parameters.pop("$defs", {})
+        if not isinstance(own, dict):
+            raise ApiError(400, f"tool {function.name!r}: $defs must be an object", param="tools", code="invalid_value")
+        for name, definition in own.items():
             if definitions.setdefault(name, definition) != definition:
                 raise ApiError(400, f"tools define {name!r} twice, differently; rename one", param="tools")
         properties = {"name": {"const": function.name}, "arguments": parameters}
