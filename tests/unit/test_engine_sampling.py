@@ -218,6 +218,13 @@ def test_a_grammar_that_fails_while_it_runs_ends_its_text_alone(llm: il.LLM, mon
     assert (fine.outputs[0].finish_reason, fine.error) == ("length", None)
 
 
+def test_a_text_whose_grammar_reaches_a_limit_does_not_end_as_if_complete(llm: il.LLM) -> None:
+    """A matcher that has failed allows the stop tokens alone."""
+    (result,) = llm.generate("abc", il.SamplingParams(regex="a{70000}", seed=1))
+    assert result.outputs[0].finish_reason == "error"
+    assert "too many expressions" in str(result.error)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -59,6 +59,12 @@ class EngineSequence:
         output = CompletionOutput(self.index, token_ids=[token])
         count = len(self.tokens) - len(request.prompt)
         may_stop = count >= request.params.min_tokens
+        if self.grammar is not None:
+            self.grammar.consume(token)
+            if self.grammar.error is not None:  # which leaves no token but those that end a text
+                request.error = self.grammar.error
+                self.finish(output, "error")
+                return output
         if may_stop and token in request.stop_token_ids:
             self._stop_by_token(token, output)
             return output
@@ -67,15 +73,9 @@ class EngineSequence:
             if stop is not None:
                 self._end(output, "stop", stop)
                 return output
-        if self.grammar is not None:
-            self.grammar.consume(token)
-            if self.grammar.error is not None:
-                request.error = self.grammar.error
-                self.finish(output, "error")
-                return output
-            if self.grammar.is_complete:
-                self.finish(output, "stop")
-                return output
+        if self.grammar is not None and self.grammar.is_complete:
+            self.finish(output, "stop")
+            return output
         if count >= request.max_tokens:
             self.finish(output, "length")
         return output
