@@ -21,6 +21,7 @@ pytest.importorskip("pydantic")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
 
+from interlace.engine import RequestOutput
 from interlace.serve.server import ApiConnection
 
 from ..api_server import RunningServer, run_server, wait_until
@@ -64,13 +65,14 @@ def test_a_full_queue_is_answered_with_429_and_when_to_try_again() -> None:
         refused = server.post("/v1/completions", prompt="abc")
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert refused.json()["error"] == {
-            "message": "3 requests are running or waiting; try again later",
+            "message": "3 texts are running or waiting; try again later",
             "type": "rate_limit_error",
             "param": None,
             "code": "queue_full",
         }
         many = server.post("/v1/completions", prompt=["a"] * 4)
         assert (many.status_code, many.json()["error"]["param"]) == (400, "prompt")
+        assert server.post("/v1/completions", prompt=["a"] * 2, n=2).status_code == 400
         text = server.http.get("/metrics").text
         assert 'vllm:num_requests_running{model_name="fake"} 2.0' in text
         assert 'vllm:num_requests_waiting{model_name="fake"} 1.0' in text
@@ -103,6 +105,23 @@ def test_all_prompts_of_a_request_end_when_one_is_refused() -> None:
         wait_until(lambda: engine.requests == {})
         gate.release(100)
         assert server.post("/v1/completions", prompt="abc", max_tokens=3).status_code == 200
+
+
+def test_the_other_texts_of_a_request_end_when_one_fails() -> None:
+    with run_gated(1) as (server, engine, _):
+        step = engine.step
+
+        def fail_one_text() -> list[RequestOutput]:
+            news = step()
+            for output in news:
+                output.error = "a limit was reached"
+            return news
+
+        engine.step = fail_one_text  # type: ignore[method-assign]
+        response = server.post("/v1/completions", prompt="abc", n=2, max_tokens=1000)
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "engine_error")
+        wait_until(lambda: len(engine.aborted) == 1)
+        assert engine.requests == {}
 
 
 def test_an_answer_that_takes_too_long_is_ended() -> None:

@@ -31,6 +31,7 @@ class AnswerStream:
     Attributes:
         prompts: ids of each prompt.
         param: field of the request that they come from.
+        n: number of texts for each prompt.
         id: name of the request; the engine's request of prompt ``i`` is ``f"{id}-{i}"``.
         is_done: True once all prompts are answered and all news were read.
         cached_tokens: tokens of prompts that the engine had cached.
@@ -38,9 +39,10 @@ class AnswerStream:
         begin_s, last_s: when the request came, and when its last news came; None for no news.
     """
 
-    def __init__(self, prompts: Sequence[Sequence[int]], param: str) -> None:
+    def __init__(self, prompts: Sequence[Sequence[int]], param: str, n: int) -> None:
         self.prompts = prompts
         self.param = param
+        self.n = n
         self.id = uuid4().hex
         self.cached_tokens = 0
         self.generated_tokens = 0
@@ -98,17 +100,17 @@ class EngineThread:
 
     Args:
         engine: the engine.
-        max_requests: prompts that may be in the engine, running and waiting.
+        max_texts: texts that may be in the engine, running and waiting.
         observe: function that gets all news.
 
     Attributes:
         failure: the error with which the engine failed, None while it works.
     """
 
-    def __init__(self, engine: Engine, max_requests: int, observe: Observer) -> None:
+    def __init__(self, engine: Engine, max_texts: int, observe: Observer) -> None:
         self.failure: BaseException | None = None
         self._engine = engine
-        self._max_requests = max_requests
+        self._max_texts = max_texts
         self._observe = observe
         self._streams: dict[str, tuple[int, AnswerStream]] = {}
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -140,18 +142,19 @@ class EngineThread:
         """
         if self.failure is not None:
             raise ApiError(503, "the engine has failed", code="engine_error")
-        if len(prompts) > self._max_requests:
-            raise ApiError(
-                400, f"{len(prompts)} prompts are more than the {self._max_requests} of a queue", param=param
-            )
-        if len(self._streams) + len(prompts) > self._max_requests:
+        count = len(prompts) * params.n
+        if count > self._max_texts:
+            message = f"{len(prompts)} prompts with n {params.n} are more than the {self._max_texts} texts of a queue"
+            raise ApiError(400, message, param=param)
+        held = sum(stream.n for _, stream in self._streams.values())
+        if held + count > self._max_texts:
             raise ApiError(
                 429,
-                f"{len(self._streams)} requests are running or waiting; try again later",
+                f"{held} texts are running or waiting; try again later",
                 code="queue_full",
                 headers={"retry-after": str(_RETRY_AFTER_S)},
             )
-        stream = AnswerStream(prompts, param)
+        stream = AnswerStream(prompts, param, params.n)
         for index, ids in enumerate(prompts):
             request_id = f"{stream.id}-{index}"
             self._streams[request_id] = index, stream
@@ -225,7 +228,7 @@ class EngineThread:
             index, stream = self._streams.get(output.request_id, (0, None))
             if stream is None:
                 continue  # aborted meanwhile
-            if output.finished or output.error is not None:
+            if output.finished:
                 del self._streams[output.request_id]
             self._observe(stream, output, now_s)
             stream.last_s = now_s

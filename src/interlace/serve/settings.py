@@ -14,7 +14,7 @@ class ServerSettings:
     Attributes:
         model_name: name of the model in requests and answers.
         api_key: key that requests must send as a bearer token; None for no key.
-        max_waiting: prompts that may wait besides those of a full batch; more are refused.
+        max_waiting: texts that may wait besides those of a full batch; more are refused.
         max_body_bytes: bytes of a request's body.
         body_timeout_s: seconds until the body of a request has arrived.
         answer_timeout_s: seconds until an answer is complete.
