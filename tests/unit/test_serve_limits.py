@@ -21,6 +21,7 @@ pytest.importorskip("pydantic")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("uvicorn")
 
+import interlace.serve.server as server_module
 from interlace.engine import RequestOutput
 from interlace.serve.server import ApiConnection
 
@@ -185,6 +186,22 @@ def test_the_first_signal_lets_requests_finish_and_refuses_new_ones() -> None:
         gate.release(3)
         assert running.result().json()["choices"][0]["text"] == "abca"
         wait_until(lambda: server.uvicorn.should_exit)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs TCP_USER_TIMEOUT")
+def test_a_client_that_reads_no_answer_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "UNREAD_TIMEOUT_S", 0.5)
+    engine = FakeEngine(max_model_len=1 << 20)
+    with run_server(engine) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(server.uvicorn.servers[0].sockets[0].getsockname())
+        body = json.dumps({**LONG, "max_tokens": 1 << 19, "stream": True}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\n{TYPE}\r\ncontent-length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        wait_until(lambda: engine.tokens > 0)
+        server.uvicorn.handle_exit(signal.SIGTERM, None)
+        wait_until(lambda: server.uvicorn.should_exit)
+        assert engine.requests == {}
 
 
 def test_the_second_signal_ends_running_requests() -> None:

@@ -15,6 +15,8 @@ from interlace.serve.errors import make_shutdown_error
 from interlace.serve.settings import ServerSettings
 from interlace.studio.connection import Connection
 
+UNREAD_TIMEOUT_S = 30.0  # seconds that a client may leave an answer unread, after which its connection is lost
+
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; port 0 takes any free one.
@@ -27,6 +29,8 @@ def listen(host: str, port: int) -> socket.socket:
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_TIMEOUT_S * 1000))
         listening.bind(address)
         listening.listen(2048)
     except OSError:
