@@ -218,6 +218,28 @@ def test_a_grammar_that_fails_while_it_runs_ends_its_text_alone(llm: il.LLM, mon
     assert (fine.outputs[0].finish_reason, fine.error) == ("length", None)
 
 
+def test_penalties_count_all_tokens_of_a_sequence_that_comes_back_to_a_slot() -> None:
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, frequency_penalty=2, presence_penalty=2)
+    alone = make_engine()
+    alone.add_request("r", [5, 7], params)
+    engine = make_engine(num_blocks=4)
+    engine.add_request("r", [5, 7], params)
+    (sequence,) = engine._requests["r"].sequences
+    scheduler, slots = engine._scheduler, list[int | None]()
+    results: dict[str, list[Any]] = {}
+    for number in range(6):
+        for _ in range(3):
+            for news in engine.step():
+                results.setdefault(news.request_id, []).append(news)
+        slots.append(sequence.slot)
+        scheduler.release(sequence)
+        if number % 2 == 0:
+            engine.add_request(f"other-{number}", [9], SamplingParams(max_tokens=3, ignore_eos=True))
+        scheduler.waiting.append(sequence)
+    assert slots == [0, 1, 0, 1, 0, 1]
+    assert join_tokens(collect(engine, results)["r"]) == join_tokens(collect(alone)["r"])
+
+
 def test_a_text_whose_grammar_reaches_a_limit_does_not_end_as_if_complete(llm: il.LLM) -> None:
     """A matcher that has failed allows the stop tokens alone."""
     (result,) = llm.generate("abc", il.SamplingParams(regex="a{70000}", seed=1))

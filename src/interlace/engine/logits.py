@@ -143,6 +143,8 @@ class LogitsSampler:
         for slot, sequence in rows:
             if self._counted.get(slot) is sequence:
                 continue
+            # After a preemption a sequence may come back to a slot that it had, with tokens from another one.
+            self._counted = {slot: counted for slot, counted in self._counted.items() if counted is not sequence}
             self._counted[slot] = sequence
             prompt = len(sequence.request.prompt)
             tokens = self._upload(np.array(sequence.tokens))
