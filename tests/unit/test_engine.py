@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-from interlace.core.errors import ArgumentError, BusyError, LengthError, PromptError, RequestError  # noqa: E402
+from interlace.core.errors import ArgumentError, BusyError, DecodeError, LengthError, PromptError, RequestError  # noqa: E402
 from interlace.engine import SamplingParams  # noqa: E402
 from interlace.nn import Decoder  # noqa: E402
 
@@ -193,4 +193,6 @@ def test_an_engine_keeps_its_decoder_to_itself_until_it_is_closed() -> None:
     engine.step()
     engine.close()
     assert engine.decoder.active_slots == ()
+    with pytest.raises(DecodeError, match="the engine is closed"):
+        engine.add_request("b", [1], SamplingParams())
     assert engine.decoder.generate([1], 3, stop_token_ids=[]) == decoder.generate([1], 3, stop_token_ids=[])

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from interlace.core.arguments import check_type, format_value, safe_repr
-from interlace.core.errors import ArgumentError, LengthError, PromptError, RequestError
+from interlace.core.errors import ArgumentError, DecodeError, LengthError, PromptError, RequestError
 from interlace.engine.loading import load_for_engine
 from interlace.engine.logits import LogitsSampler
 from interlace.engine.logprobs import LogprobCopy
@@ -106,6 +106,7 @@ class Engine:
         if tokenizer is not None:
             self._grammars = GrammarCompiler(tokenizer, decoder.shape.vocabulary, decoder.stop_token_ids)
         self._arrivals = count()
+        self._is_closed = False
         self._prompt_tokens = self._generation_tokens = 0
 
     @classmethod
@@ -149,7 +150,8 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Abort all requests, and release the decoder."""
+        """Abort all requests, and release the decoder; the engine takes no more requests."""
+        self._is_closed = True
         for request_id in [*self._requests]:
             self.abort(request_id)
         self._session.close()
@@ -226,7 +228,10 @@ class Engine:
             PromptError: the prompt is empty, or has ids out of the vocabulary.
             LengthError: the prompt leaves no room for a token.
             ArgumentError: ``params`` is no ``SamplingParams``.
+            DecodeError: the engine is closed.
         """
+        if self._is_closed:
+            raise DecodeError("the engine is closed, and its decoder free for others; make another engine")
         request = self._make_request(request_id, prompt, params)
         self._requests[request_id] = request
         self._scheduler.waiting.extend(request.sequences)
