@@ -80,7 +80,7 @@ def test_a_template_that_fails_or_reaches_out_is_one_line(tmp_path: Path, templa
     with pytest.raises(ModelFileError, match=message) as failed:
         of_gguf(tmp_path, chat_template=template)
     assert "\n" not in str(failed.value)
-    assert "leave out --chat" in str(failed.value)
+    assert "the chat template of 'model.gguf' fails (" in str(failed.value)
 
 
 @pytest.mark.parametrize("config", [{}, {"chat_template": 3}, {"chat_template": [3, {"name": "rag"}]}])

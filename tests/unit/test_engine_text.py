@@ -152,6 +152,13 @@ def test_a_chat_is_rendered_by_the_models_template(llm: il.LLM) -> None:
         with pytest.raises(RequestError, match=r"messages are .*; give a list such as") as caught:
             llm.chat(wrong)  # type: ignore[arg-type]
         assert caught.value.param == "messages"
+    loop: list[object] = []
+    loop.append(loop)
+    for content in (object(), loop):
+        with pytest.raises(RequestError, match="messages or tools are no JSON"):
+            llm.chat([{"role": "user", "content": content}])
+    with pytest.raises(RequestError, match="messages or tools are no JSON"):
+        llm.chat(messages, tools=5)
 
 
 def test_a_model_without_a_chat_template_takes_prompts_only(tmp_path: Path) -> None:

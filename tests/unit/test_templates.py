@@ -61,7 +61,7 @@ def test_a_template_that_takes_too_much_is_one_line(template: str, message: str)
 
 def test_the_error_names_the_model_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ 'a' * 3000000000 }}")
-    with pytest.raises(ModelFileError, match=f"the chat template of {str(tmp_path)!r} fails .{MEMORY}.; write the"):
+    with pytest.raises(ModelFileError, match=f"the chat template of {tmp_path.name!r} fails .{MEMORY}.; change the"):
         render_chat_prompt(tmp_path, None, "hello")
 
 

@@ -187,7 +187,7 @@ class Engine:
             tools: JSON schemas of functions that the model may call.
 
         Raises:
-            RequestError: the model has no tokenizer or no chat template, or there are no messages.
+            RequestError: the model has no tokenizer or no chat template, or there are no messages, or they are no JSON.
             ModelFileError: the template fails.
         """
         if self.chat_template is None or self.tokenizer is None:
@@ -198,7 +198,12 @@ class Engine:
             raise RequestError(
                 f"messages are {value}; give a list such as [{{'role': 'user', 'content': 'Hi'}}]", param="messages"
             )
-        return self.tokenizer.encode(self.chat_template.render(messages, tools), whole=True)
+        try:
+            text = self.chat_template.render(messages, tools)
+        except (TypeError, ValueError, RecursionError) as error:
+            message = f"messages or tools are no JSON ({error}); give texts, numbers, lists and mappings"
+            raise RequestError(message, param="messages") from None
+        return self.tokenizer.encode(text, whole=True)
 
     def compile_grammar(self, params: SamplingParams) -> GrammarMatcher | None:
         """Compile the schema or the expression of a request, which may take a second, and keep it.

@@ -68,8 +68,8 @@ class ChatTemplate:
             return render(self.text, {**self.tokens, **chat, "add_generation_prompt": True})
         except TemplateError as error:
             raise ModelFileError(
-                f"the chat template of {str(self.path)!r} fails ({error}); write the prompt in the form that the model "
-                "was trained on, and leave out --chat"
+                f"the chat template of {self.path.name!r} fails ({error}); change the messages, or write the prompt in "
+                "the form that the model was trained on"
             ) from None
 
 
