@@ -78,6 +78,9 @@ def test_what_cannot_be_served_is_one_line(calls: dict[str, Any], tmp_path: Path
     assert f"cannot listen on 127.0.0.1 port {port}: " in message
     assert "options" not in calls, "nothing is loaded for a port that is taken"
     assert "cannot listen on nowhere.invalid" in fail(2, "serve", tmp_path, "--host", "nowhere.invalid")
+    assert "cannot listen on a..b port 0: " in fail(2, "serve", tmp_path, "--host", "a..b", "--port", "0")
+    for key in ("", "a\nb", "\udcff"):
+        assert "--api-key is empty or not printable" in fail(2, "serve", tmp_path, "--port", "0", "--api-key", key)
     calls["failure"] = DecodeError("op 'up' never posted")
     assert "op 'up' never posted" in fail(1, "serve", tmp_path, "--port", "0")
 

@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 import interlace as il  # noqa: E402
-from interlace.core.errors import PromptError, RequestError, UnsupportedModelError  # noqa: E402
+from interlace.core.errors import ArgumentError, PromptError, RequestError, UnsupportedModelError  # noqa: E402
 from interlace.engine.text import SequenceText, StopStringMatcher  # noqa: E402
 from interlace.models.pretrained import load_model  # noqa: E402
 from interlace.models.tokenizer import IncrementalDecoder, TextTokenizer, open_tokenizer  # noqa: E402
@@ -185,6 +186,17 @@ def test_news_of_all_requests_add_up_to_their_texts(llm: il.LLM) -> None:
         assert join_text(news, output.index) == output.text
         assert join_tokens(news, output.index) == output.token_ids
         assert find_end(news, output.index) == (output.finish_reason, output.stop_reason)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, {"a": 1}, {"a"}, np.array(5), torch.tensor(5), [1, "a"], ["a", 1], [[]]])
+def test_what_is_no_prompt_is_refused(llm: il.LLM, prompts: object) -> None:
+    with pytest.raises(PromptError):
+        llm.generate(prompts)  # type: ignore[arg-type]
+
+
+def test_options_do_not_go_with_an_engine(llm: il.LLM) -> None:
+    with pytest.raises(ArgumentError, match="max_num_seqs cannot change an engine"):
+        il.LLM(llm.engine, max_num_seqs=2)
 
 
 def test_streams_and_other_calls_share_a_model(llm: il.LLM) -> None:

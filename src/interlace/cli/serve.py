@@ -97,12 +97,14 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace serve Llama-3.2-1B-Instruct --port 9000 --max-model-len 8192 --max-num-seqs 32
         """
+        if api_key is not None and not (api_key and api_key.isprintable()):
+            raise BadInput("--api-key is empty or not printable, so that no client can send it; give another")
         note(f"loading {model}")
         parts = _import_parts()
         try:
             listening = parts.server.listen(host, port)
-        except OSError as error:
-            reason = error.strerror or error
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise BadInput(
                 f"cannot listen on {host} port {port}: {reason}; choose others with --host, --port"
             ) from None

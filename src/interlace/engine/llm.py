@@ -9,7 +9,7 @@ from threading import RLock
 from typing import Any
 
 from interlace.core.arguments import check_type, format_value
-from interlace.core.errors import PromptError, RequestError
+from interlace.core.errors import ArgumentError, PromptError, RequestError
 from interlace.engine.engine import Engine
 from interlace.engine.outputs import CompletionOutput, RequestOutput
 from interlace.engine.params import SamplingParams
@@ -40,6 +40,8 @@ class LLM:
 
     def __init__(self, model: str | Path | Engine, **options: Any) -> None:
         check_type(model, (str, Path, Engine), "LLM", "model", "'FOLDER_OR_GGUF'")
+        if isinstance(model, Engine) and options:
+            raise ArgumentError(f"LLM: {', '.join(options)} cannot change an engine; give the options to the engine")
         options = {"max_num_batched_tokens": _MAX_NUM_BATCHED_TOKENS, **options}
         self.engine = model if isinstance(model, Engine) else Engine.from_pretrained(model, **options)
         self._ids = count()
@@ -138,7 +140,7 @@ def _split_prompts(prompts: Prompts) -> list[Any]:
     """Return a list of prompts, of which each is a text or a list of token ids."""
     if isinstance(prompts, str):
         return [prompts]
-    if not isinstance(prompts, Sequence) and not hasattr(prompts, "tolist"):
+    if not isinstance(prompts, Sequence) and not getattr(prompts, "ndim", 0):
         raise PromptError(f"prompts are {format_value(prompts)}; give a text, a list of token ids, or several of them")
     if not len(prompts):
         return []
