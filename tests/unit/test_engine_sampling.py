@@ -267,6 +267,7 @@ def test_a_text_whose_grammar_reaches_a_limit_does_not_end_as_if_complete(llm: i
         ("min_tokens", 17),
         ("stop", ["a", ""]),
         ("stop", {"a": 1}),
+        ("stop", ["a" * 10_000] * 2),
         ("stop_token_ids", [-1]),
         ("stop_token_ids", 5),
         ("ignore_eos", 1),

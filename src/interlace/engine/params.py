@@ -15,6 +15,7 @@ from interlace.core.errors import ArgumentError, RequestError
 
 _MAX_TOKENS = 1 << 31
 _MAX_STOPS = 1024
+_MAX_STOP_CHARACTERS = 1 << 14  # of all stop strings: each token is compared with them
 _MAX_LOGPROBS = 20
 _MAX_CHOICES = 1024
 _LEAST_TEMPERATURE = 1e-5  # below it sampling is greedy, as in vLLM
@@ -147,6 +148,9 @@ class SamplingParams:
         stops = self.stop_strings if isinstance(self.stop, (str, list, tuple)) or self.stop is None else (None,)
         if len(stops) > _MAX_STOPS or not all(isinstance(stop, str) and stop for stop in stops):
             raise self._refuse("stop", f"a string, or a list of at most {_MAX_STOPS}, none of them empty")
+        if (count := sum(map(len, stops))) > _MAX_STOP_CHARACTERS:
+            message = f"stop has {count} characters in all; give strings of at most {_MAX_STOP_CHARACTERS}"
+            raise RequestError(message, param="stop")
         ids = () if self.stop_token_ids is None else self.stop_token_ids
         if not isinstance(ids, (list, tuple)) or len(ids) > _MAX_STOPS or not all(_is_id(id) for id in ids):
             raise self._refuse("stop_token_ids", f"a list of at most {_MAX_STOPS} token ids")
