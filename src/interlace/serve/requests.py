@@ -16,7 +16,6 @@ from interlace.engine import SamplingParams
 from interlace.serve.errors import ApiError, convert_engine_error, convert_validation_error, make_value_error
 from interlace.serve.messages import Items, Message, RequestPart, Tool, ToolChoice, parse_tool_choice
 
-_MAX_COUNT = (1 << 31) - 1
 _MAX_LOGPROBS = 20
 #: Fields that are arguments of ``SamplingParams`` of the same name.
 _SAMPLING_FIELDS = (
@@ -60,7 +59,6 @@ def _accept_only(*neutral: object) -> AfterValidator:
     return AfterValidator(check)
 
 
-Count = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
 Stops = Annotated[Items[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
 
@@ -108,19 +106,22 @@ class StructuredOutputs(RequestPart):
 
 
 class GenerationRequest(RequestPart):
-    """Fields that both kinds of requests have; None for the default of the model or of the engine."""
+    """Fields that both kinds of requests have; None for the default of the model or of the engine.
+
+    ``SamplingParams`` checks the ranges of its own.
+    """
 
     model: str
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    n: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: Annotated[int, Field(ge=-1, le=_MAX_COUNT)] | None = None
+    top_k: int | None = None
     min_p: float | None = None
-    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
-    max_tokens: Count | None = None
-    min_tokens: Count | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
     stop: Stops | None = None
-    stop_token_ids: Items[Count] | None = None
+    stop_token_ids: Items[int] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     presence_penalty: float | None = None
@@ -181,7 +182,7 @@ class ChatRequest(GenerationRequest):
     """Body of ``/v1/chat/completions``."""
 
     messages: Annotated[Items[Message], Field(min_length=1)]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=_MAX_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
