@@ -198,7 +198,8 @@ def test_a_reference_that_returns_something_else_is_named(what: str) -> None:
 def test_errors_cross_processes_with_their_attributes() -> None:
     hang = il.errors.HangError("late", item=1, semaphore=2, expected=3, seen=0, producer="up (0, 1)")
     chunk = il.errors.ChunkError("lost", chunk=4, part="upload", delivered_chunks=3)
-    for error in (hang, chunk, il.errors.PlanError("no")):
+    request = il.errors.RequestError("n is 0", param="n")
+    for error in (hang, chunk, request, il.errors.PlanError("no")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 

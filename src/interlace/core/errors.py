@@ -80,7 +80,9 @@ A message says what is wrong, where, and what to change.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 # "X as X" re-exports a name.
 from interlace.core.base_error import InterlaceError as InterlaceError
@@ -330,6 +332,9 @@ class RequestError(DecodeError):
     def __init__(self, message: str, *, param: str) -> None:
         super().__init__(message)
         self.param = param
+
+    def __reduce__(self) -> tuple[Callable[..., RequestError], tuple[object, ...]]:
+        return partial(type(self), param=self.param), self.args
 
 
 class StudioError(InterlaceError):
