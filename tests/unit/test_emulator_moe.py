@@ -63,8 +63,8 @@ def launch(name: str, change: tuple[str, str] | None = None, workers: int = 1, *
 def launches() -> dict[str, EmulatedLaunch]:
     made = {name: launch(name) for name in CASES}
     few = next(iter(CASES))
-    # By tickets no experts' tile would be claimed before the op before it has begun, and a single worker would look no
-    # further than the tiles of ``gather``.
+    # With tickets, workers claim no experts' tile before ``assign`` begins, and a single worker looks ahead only to
+    # tiles of ``gather``. Static queues of 8 workers reach the experts.
     lists: dict[str, Any] = {"dispatch": il.Dispatch.STATIC, "workers": 8}
     made |= {name: launch(few, (before, after), **lists) for name, (before, after, _) in FAULTS.items()}
     prepare([*made.values()])
