@@ -6,7 +6,9 @@ from interlace.csrc import include
 from interlace.kernels.cuda_body import CudaBody
 
 _WARPS = 8  # of a block, at most
+_CUTOFF_BYTES = 3 * 8 + 256 * 4  # of a warp: shares of three cutoffs, and its list of segments
 _SEGMENTS = "ops/rows.cuh", "ops/sample/segments.cuh"
+_ARGMAX = "ops/argmax/first.cuh", "ops/argmax/pieces.cuh", "ops/argmax/most.cuh"
 
 SEGMENT_STATS_CUDA = CudaBody(
     include(*_SEGMENTS, "ops/sample/outline.cuh"),
@@ -19,12 +21,12 @@ CUTOFF_CUDA = CudaBody(
     include(*_SEGMENTS, "ops/sample/cutoff.cuh"),
     "cutoff_tile",
     constants=("LOW",),
-    scratch_bytes=lambda op: 8 * _WARPS,
+    scratch_bytes=lambda op: _CUTOFF_BYTES * _WARPS,
     is_proved=True,
 )
 
 GUMBEL_ARGMAX_CUDA = CudaBody(
-    include(*_SEGMENTS, "ops/argmax/first.cuh", "ops/sample/noisy.cuh"),
+    include(*_SEGMENTS, *_ARGMAX, "ops/sample/noisy.cuh"),
     "noisy_tile",
     constants=("BN",),
     scratch_bytes=lambda op: 8 * _WARPS,

@@ -16,20 +16,37 @@ DEVICE float value_of(int number) {
   return __uint_as_float(number < 0 ? ~(unsigned)number << LOW | 0x80000000 : (unsigned)number << LOW);
 }
 DEVICE int between(int low, int high) { return (low & high) + ((low ^ high) >> 1); }  // their sum may have 33 bits
-constexpr int AT_ONCE = 4;                                                            // pieces of a lane in flight
+constexpr int AT_ONCE = 4;   // peaks and pieces of a lane in flight
+constexpr int LISTED = 256;  // segments of a warp's list
 struct Share {
   float count, weight;
 };
-DEVICE Share block_sum(Share share) {
+template <int N> DEVICE void block_sum(Share (&shares)[N]) {
   Share* const each = scratch<Share>();
-  share = Share{warp_sum(share.count), warp_sum(share.weight)};
+#pragma unroll
+  for (int n = 0; n < N; ++n) shares[n] = Share{warp_sum(shares[n].count), warp_sum(shares[n].weight)};
   synchronise_block();  // the scratch may still be read
-  if (lane_of() == 0) each[warp_of()] = share;
+  if (lane_of() == 0)
+#pragma unroll
+    for (int n = 0; n < N; ++n) each[warp_of() * N + n] = shares[n];
   synchronise_block();
-  Share all = each[0];
-  for (int warp = 1; warp < WARPS; ++warp) all = Share{all.count + each[warp].count, all.weight + each[warp].weight};
-  return all;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    shares[n] = each[n];
+    for (int warp = 1; warp < WARPS; ++warp) {
+      const Share more = each[warp * N + n];
+      shares[n] = Share{shares[n].count + more.count, shares[n].weight + more.weight};
+    }
+  }
 }
+DEVICE Share block_sum(Share share) {
+  Share shares[] = {share};
+  block_sum(shares);
+  return shares[0];
+}
+constexpr int CUTOFFS = 3;  // tried at once; the first is the least
+// The segments whose logits a warp reads next.
+DEVICE int* list_of_warp() { return reinterpret_cast<int*>(scratch<Share>() + WARPS * CUTOFFS) + warp_of() * LISTED; }
 template <class T> struct Row {
   const T* x;
   const float *peaks, *weights;
@@ -47,52 +64,72 @@ template <class T> struct Row {
     }
     return block_sum(share);
   }
-  // Adds a logit to the shares of three cutoffs that keep it; the first is the least.
-  DEVICE void add(float value, const float (&least)[3], Share (&shares)[3]) const {
+  // Adds a logit to the shares of the cutoffs that keep it.
+  DEVICE void add(float value, const float (&least)[CUTOFFS], Share (&shares)[CUTOFFS]) const {
     if (!(value >= least[0])) return;
     const float weight = weight_of(value);
 #pragma unroll
-    for (int w = 0; w < 3; ++w)
+    for (int w = 0; w < CUTOFFS; ++w)
       if (value >= least[w]) shares[w] = Share{shares[w].count + 1.0f, shares[w].weight + weight};
   }
-  // The shares that three cutoffs keep. A warp has 32 segments at a time, and reads only those whose peak is kept:
-  // where rows are aligned by pieces, AT_ONCE of a lane in flight.
-  DEVICE void shares_of(const float (&least)[3], Share (&shares)[3]) const {
-    constexpr int E = Piece<T>::ELEMENTS, LANES = SEGMENT / E, TOGETHER = 32 / LANES;  // lanes of a segment; segments
-    const bool whole = is_aligned(x) && columns % E == 0;
-#pragma unroll
-    for (int w = 0; w < 3; ++w) shares[w] = Share{};
+  // Adds the logits of the first `count` segments of the warp's list: by pieces where rows are aligned.
+  DEVICE void add_listed(int count, const float (&least)[CUTOFFS], Share (&shares)[CUTOFFS]) const {
+    constexpr int E = Piece<T>::ELEMENTS, LANES = SEGMENT / E;  // lanes of a segment
+    const int* const list = list_of_warp();
+    __syncwarp();
+    if (is_aligned(x) && columns % E == 0) {
 #pragma unroll 1
-    for (int first = warp_of() * 32; first < segments; first += THREADS) {
-      const int segment = first + lane_of();
-      unsigned candidates = __ballot_sync(0xffffffff, segment < segments && peaks[segment] >= least[0]);
-      if (!whole) {
-#pragma unroll 1
-        for (; candidates; candidates &= candidates - 1) {
-          const int low = (first + __ffs((int)candidates) - 1) * SEGMENT, end = min(low + SEGMENT, columns);
-#pragma unroll 1
-          for (int column = low + lane_of(); column < end; column += 32) add(widened(x[column]), least, shares);
-        }
-        continue;
-      }
-      const T* from = x + (first + lane_of() / LANES) * SEGMENT + lane_of() % LANES * E;
-      candidates >>= lane_of() / LANES;
-#pragma unroll 1
-      for (; candidates; candidates >>= AT_ONCE * TOGETHER, from += AT_ONCE * TOGETHER * SEGMENT) {
+      for (int first = lane_of(); first < count * LANES; first += AT_ONCE * 32) {
         Elements<T> pieces[AT_ONCE];
+        int at[AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n) {
+          const int piece = first + n * 32;
+          at[n] = piece < count * LANES ? list[piece / LANES] * SEGMENT + piece % LANES * E : columns;
+          if (at[n] < columns) pieces[n] = piece_at(x + at[n], true);
+        }
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n)
-          if (candidates >> n * TOGETHER & 1 && from + n * TOGETHER * SEGMENT < x + columns)
-            pieces[n] = piece_at(from + n * TOGETHER * SEGMENT, true);
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; ++n)
-          if (candidates >> n * TOGETHER & 1 && from + n * TOGETHER * SEGMENT < x + columns)
+          if (at[n] < columns)
 #pragma unroll
             for (int e = 0; e < E; ++e) add(widened(pieces[n].items[e]), least, shares);
       }
-    }
+    } else {
+#pragma unroll 1
+      for (int n = 0; n < count; ++n) {
+        const int low = list[n] * SEGMENT, end = min(low + SEGMENT, columns);
 #pragma unroll
-    for (int w = 0; w < 3; ++w) shares[w] = block_sum(shares[w]);
+        for (int column = low + lane_of(); column < low + SEGMENT; column += 32)
+          if (column < end) add(widened(x[column]), least, shares);
+      }
+    }
+    __syncwarp();
+  }
+  // The shares that some cutoffs keep. A warp lists segments whose peak is kept, and reads only those.
+  DEVICE void shares_of(const float (&least)[CUTOFFS], Share (&shares)[CUTOFFS]) const {
+    int* const list = list_of_warp();
+    int listed = 0;
+#pragma unroll
+    for (int w = 0; w < CUTOFFS; ++w) shares[w] = Share{};
+#pragma unroll 1
+    for (int first = warp_of() * 32; first < segments; first += AT_ONCE * THREADS) {
+      float peak[AT_ONCE];
+#pragma unroll
+      for (int n = 0; n < AT_ONCE; ++n) peak[n] = peaks[min(first + n * THREADS + lane_of(), segments - 1)];
+#pragma unroll
+      for (int n = 0; n < AT_ONCE; ++n) {
+        const int segment = first + n * THREADS + lane_of();
+        const bool keeps = segment < segments && peak[n] >= least[0];
+        const unsigned candidates = __ballot_sync(0xffffffff, keeps);
+        if (keeps) list[listed + __popc(candidates & (1u << lane_of()) - 1)] = segment;
+        listed += __popc(candidates);
+      }
+      if (listed <= LISTED - AT_ONCE * 32) continue;
+      add_listed(listed, least, shares);
+      listed = 0;
+    }
+    add_listed(listed, least, shares);
+    block_sum(shares);
   }
   // The largest cutoff from `low` on that keeps `count` logits and `weight`; `low` if none does. A negative weight is a
   // share, negated, of the weight that `low` keeps. A look at the peaks rules out half of the remaining cutoffs, one at
@@ -102,7 +139,7 @@ template <class T> struct Row {
     for (int high = number_of(largest) + 1;;) {
       const int middle = between(low, high);
       const bool weighs = weight < 0.0f;
-      int tried[] = {low, low, low};
+      int tried[CUTOFFS] = {low, low, low};
       if (!weighs) {
         if (middle == low) return low;
         const Share share = of_peaks(value_of(middle));
@@ -112,14 +149,14 @@ template <class T> struct Row {
         }
         tried[0] = between(low, middle), tried[1] = middle, tried[2] = between(middle, high);
       }
-      Share shares[3];
+      Share shares[CUTOFFS];
       shares_of({value_of(tried[0]), value_of(tried[1]), value_of(tried[2])}, shares);
       if (weighs) {
         weight *= -shares[0].weight;
         continue;
       }
 #pragma unroll
-      for (int w = 2; w >= 0; --w) {
+      for (int w = CUTOFFS - 1; w >= 0; --w) {
         if (shares[w].count >= count && shares[w].weight >= weight) {
           low = tried[w];
           break;

@@ -1,9 +1,10 @@
 // Sampling by the Gumbel-max trick: the largest of logits / temperature + Gumbel noise is a sample of their softmax.
 // Noise comes from Philox 4x32-10 by column, position and key (kernels/sample/philox.py), so a sample can be repeated.
-// Logits below `least` are skipped; at temperature 0 the largest logit is taken. A tile is BN columns of a row.
+// Logits below `least` are skipped; at temperature 0 the largest logit is taken, as by most_tile.cuh. A tile is BN
+// columns of a row.
 #pragma once
 #include "segments.cuh"
-#include "../argmax/first.cuh"
+#include "../argmax/most.cuh"
 #include "generated/arguments.cuh"
 
 // Four words of a Philox counter, and of its output.
@@ -27,29 +28,65 @@ DEVICE float noise_of(unsigned word) {
   const float exponential = u < 0x1p-8f ? u * (1.0f + u * (0.5f + u * (1.0f / 3.0f))) : -__logf(1.0f - u);
   return -__logf(exponential);
 }
-DEVICE void noisy_tile(const Tile& tile, const Arguments& a) {
-  const int first = tile.j * BN, end = min(first + BN, a.N);
-  const auto* const row = a.x + (long long)tile.i * a.N;
-  const float temperature = a.temperature[tile.i], inverse = inverse_of(temperature), least = a.least[tile.i];
-  const unsigned position = a.position[tile.i], seed = a.key[2 * tile.i], sequence = a.key[2 * tile.i + 1];
-  Candidate best = {lowest(), end - 1};
-#pragma unroll 2
-  for (int column = first + 4 * thread(); column < end; column += 4 * THREADS) {
-    float value[4];
-    bool any = false;
+// Noise of a row's scores, and the least logit that has one.
+struct Noise {
+  float inverse, least;
+  unsigned position, seed, sequence;
+  // Looks for a larger score among neighbouring columns, of which the first is a multiple of 4.
+  template <int COUNT> DEVICE void scan(Candidate& best, const float (&value)[COUNT], int column) const {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      value[e] = column + e < end ? widened(row[column + e]) : lowest();
-      any |= value[e] >= least && value[e] > lowest();
-    }
-    if (!any) continue;
-    PhiloxWords words = {};
-    if (temperature > 0.0f) words = philox(PhiloxWords{{(unsigned)column / 4, position, 0, 0}}, seed, sequence);
+    for (int first = 0; first < COUNT; first += 4) {
+      bool any = false;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float score = temperature > 0.0f ? value[e] * inverse + noise_of(words.word[e]) : value[e];
-      if (value[e] >= least && score > best.value) best = Candidate{score, column + e};
+      for (int e = first; e < first + 4; ++e) any |= value[e] >= least && value[e] > lowest();
+      if (!any) continue;
+      const PhiloxWords words = philox(PhiloxWords{{(unsigned)(column + first) / 4, position, 0, 0}}, seed, sequence);
+#pragma unroll
+      for (int e = first; e < first + 4; ++e) {
+        const float score = value[e] * inverse + noise_of(words.word[e - first]);
+        if (value[e] >= least && score > best.value) best = Candidate{score, column + e};
+      }
     }
   }
-  store_first(tile, a, best);
+};
+constexpr int PIECES_AT_ONCE = 8;  // of a thread, in flight
+template <class T> DEVICE Candidate sample_of(const T* row, int column, int end, const Noise& noise) {
+  constexpr int E = Piece<T>::ELEMENTS;
+  Candidate best = {lowest(), end - 1};
+  if (is_aligned(row + column) && (end - column) % E == 0) {
+#pragma unroll 1
+    for (int first = column + thread() * E; first < end; first += PIECES_AT_ONCE * THREADS * E) {
+      Elements<T> pieces[PIECES_AT_ONCE];
+#pragma unroll
+      for (int n = 0; n < PIECES_AT_ONCE; ++n) pieces[n] = piece_at(row + min(first + n * THREADS * E, end - E), true);
+#pragma unroll
+      for (int n = 0; n < PIECES_AT_ONCE; ++n) {
+        if (first + n * THREADS * E >= end) break;
+        float value[E];
+#pragma unroll
+        for (int e = 0; e < E; ++e) value[e] = widened(pieces[n].items[e]);
+        noise.scan(best, value, first + n * THREADS * E);
+      }
+    }
+  } else {
+#pragma unroll 2
+    for (int first = column + 4 * thread(); first < end; first += 4 * THREADS) {
+      float value[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) value[e] = first + e < end ? widened(row[first + e]) : lowest();
+      noise.scan(best, value, first);
+    }
+  }
+  return best;
+}
+DEVICE void noisy_tile(const Tile& tile, const Arguments& a) {
+  const int column = tile.j * BN, end = min(column + BN, a.N);
+  const auto* const row = a.x + (long long)tile.i * a.N;
+  const float inverse = inverse_of(a.temperature[tile.i]);
+  if (inverse > 0.0f) {
+    const unsigned position = a.position[tile.i], seed = a.key[2 * tile.i], sequence = a.key[2 * tile.i + 1];
+    store_first(tile, a, sample_of(row, column, end, Noise{inverse, a.least[tile.i], position, seed, sequence}));
+  } else {
+    store_first(tile, a, max_of(row, column, end));
+  }
 }
