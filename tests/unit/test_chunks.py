@@ -15,7 +15,7 @@ from interlace.core.errors import InterlaceError, ShapeError
 from interlace.kernels.append import append
 from interlace.kernels.causal_attention import AttentionTile
 from interlace.kernels.chunk_attention import chunk_attention
-from interlace.kernels.rotate import rotate
+from interlace.kernels.rotate import rotate, select_rows
 from interlace.models.forward_numpy import compute_attention, compute_logits
 from interlace.models.step_rows import CHUNKS, PromptSegment, build_step_rows, select_chunk
 from interlace.models.weights import list_weights
@@ -77,12 +77,14 @@ def test_a_chunk_attends_to_caches_and_to_itself(page: int, group: int, d: int) 
     assert not right[given["first"] > np.arange(len(right))].any()
 
 
-def test_heads_of_the_last_rows_are_rotated() -> None:
+@pytest.mark.parametrize("tile_rows", [4, 16])
+def test_heads_of_the_last_rows_are_rotated(tile_rows: int) -> None:
     random, d = np.random.default_rng(0), 16
     tensors = {"x": il.Tensor("x", (20, 3 * d), il.fp32), "position": il.Tensor("position", (20,), il.int32)}
     tensors |= {"rope": il.Tensor("rope", (50, d), il.fp32), "norm": il.Tensor("norm", (d,), il.fp32)}
     tensors["out"] = il.Tensor("out", (18, 3 * d), il.fp32)
-    op = rotate("rotate", **tensors, head_dim=d, eps=1e-5)
+    op = rotate("rotate", **tensors, head_dim=d, eps=1e-5, tile_rows=tile_rows)
+    assert op.tiles == -(-18 // tile_rows)
     given = {"x": random.standard_normal((20, 3 * d)), "norm": random.standard_normal(d)}
     given |= {"position": random.integers(0, 50, 20), "rope": build_rope_table(50, d).astype(float)}
     graph = il.Graph("rotate", (*tensors.values(),), (op,), tuple(given), ("out",))
@@ -93,6 +95,14 @@ def test_heads_of_the_last_rows_are_rotated() -> None:
     turned = (heads[..., : d // 2] + 1j * heads[..., d // 2 :]) * (cos + 1j * sin)
     right = np.concatenate([turned.real, turned.imag], axis=2)
     np.testing.assert_allclose(found.reshape(right.shape), right, atol=1e-12)
+
+
+def test_rotation_makes_one_wave_of_tiles_where_it_can() -> None:
+    assert [select_rows(*case, 132) for case in ((39, 8), (39, 32), (112, 32), (512, 8), (512, 32))] == [4, 4, 8, 8, 16]
+    tensors = {"x": il.Tensor("x", (9, 16), il.fp32), "position": il.Tensor("position", (9,), il.int32)}
+    tensors |= {"rope": il.Tensor("rope", (50, 16), il.fp32), "out": il.Tensor("out", (9, 16), il.fp32)}
+    with pytest.raises(ShapeError, match="tiles of 6 rows; use a power of two"):
+        rotate("rotate", **tensors, head_dim=16, tile_rows=6)
 
 
 @pytest.mark.parametrize("page", [0, 32])

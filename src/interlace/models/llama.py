@@ -51,7 +51,7 @@ from interlace.kernels.gather import gather
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.matmul.tile import TileShape, select_matmul_tile
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS
-from interlace.kernels.rotate import rotate
+from interlace.kernels.rotate import rotate, select_rows
 from interlace.kernels.sample import cutoff, gumbel_argmax, segment_stats
 from interlace.kernels.sample.segments import count_segments
 from interlace.models.shapes import LLAMAS, LlamaShape
@@ -260,9 +260,9 @@ class _StepBuilder:
             turned[name] = self.add_tensor(result, self.chunk, of[name].shape[1])
             rotary, norm = (shared["position"], shared["rope"]), norms.get(f"{name}_norm")
             d, eps = self.model.head_dim, self.model.eps
-            self.ops.append(
-                rotate(f"{at}.{name}_chunk", of[name], *rotary, turned[name], head_dim=d, norm=norm, eps=eps)
-            )
+            rows = select_rows(self.chunk, of[name].shape[1] // d, self.sms)
+            more = {"head_dim": d, "norm": norm, "eps": eps, "tile_rows": rows}
+            self.ops.append(rotate(f"{at}.{name}_chunk", of[name], *rotary, turned[name], **more))  # type: ignore[arg-type]
         return turned
 
     def add_chunk_attention(

@@ -20,12 +20,27 @@ from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.attend import check_capacity, check_heads
-from interlace.kernels.base import Kernel, check_argument, check_eps, check_same_dtype, require
+from interlace.kernels.base import (
+    Kernel,
+    check_argument,
+    check_block,
+    check_eps,
+    check_same_dtype,
+    next_power_of_2,
+    require,
+)
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.cuda_body import CudaBody
 from interlace.kernels.rope import apply_rope
 
-_ROWS, _HEADS = 16, 4  # rows of a tile, and heads
+_HEADS = 4  # of a tile
+_ROWS = 4, 8, 16  # of a tile: in the first, four warps have all heads in flight at once
+
+
+def select_rows(chunk: int, heads: int, sms: int) -> int:
+    """Return the rows of a tile: the fewest whose tiles are one wave, because a tile's heads come batch by batch."""
+    waves = (rows for rows in _ROWS if -(-chunk // rows) * -(-heads // _HEADS) <= sms)
+    return next(waves, _ROWS[-1])
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
@@ -45,7 +60,8 @@ def _build_triton_body() -> TritonBody:
 
 
 def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
-    return rotate(name, **tensors, head_dim=params["D"], eps=params["EPS"])  # type: ignore[arg-type]
+    more = {"tile_rows": params["BM"], "head_dim": params["D"], "eps": params["EPS"]}
+    return rotate(name, **tensors, **more)  # type: ignore[arg-type]
 
 
 _CUDA = CudaBody(
@@ -69,6 +85,7 @@ def rotate(
     head_dim: int,
     norm: Tensor | None = None,
     eps: float = 0.0,
+    tile_rows: int = _ROWS[-1],
 ) -> Op:
     """Return the op that rotates the heads of the last rows of x.
 
@@ -79,6 +96,7 @@ def rotate(
         out: rotated heads of the last C rows, (C, heads * head_dim).
         head_dim: elements of a head, a multiple of 8 of at least 16.
         norm: weight of the RMS norm of every head with ``eps``, (head_dim,).
+        tile_rows: rows of a tile, a power of two; see ``select_rows``.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
@@ -88,6 +106,11 @@ def rotate(
         require(len(tensor.shape) == 2, f"op {name!r}: {arg} {tensor} must have two dimensions")
     check_eps(name, eps)
     check_heads(name, head_dim, {"norm": norm})
+    check_block(f"op {name!r}", tile_rows)
+    require(
+        tile_rows == next_power_of_2(tile_rows),
+        f"op {name!r} has tiles of {tile_rows} rows; use a power of two",
+    )
     (rows, wide), chunk = x.shape, out.shape[0]
     require(
         wide % head_dim == 0 and chunk <= rows,
@@ -101,11 +124,11 @@ def rotate(
     check_same_dtype(name, x, out, *norms.values())
     base, heads = rows - chunk, wide // head_dim
     i, j = axes(2)
-    row, column = i.block(_ROWS), j.block(_HEADS * head_dim)
+    row, column = i.block(tile_rows), j.block(_HEADS * head_dim)
     of = Span(row.lo + base, row.hi + base)
     return ROTATE.make_op(
         name,
-        (-(-chunk // _ROWS), -(-heads // _HEADS)),
+        (-(-chunk // tile_rows), -(-heads // _HEADS)),
         {
             "x": (x, (of, column)),
             "position": (position, (of,)),
@@ -119,7 +142,7 @@ def rotate(
             "HEADS": heads,
             "CAPACITY": rope.shape[0],
             "D": head_dim,
-            "BM": _ROWS,
+            "BM": tile_rows,
             "BH": _HEADS,
             "EPS": eps,
             "num_warps": 4,
