@@ -96,7 +96,7 @@ def test_generate_builds_the_launches_that_prompts_need_when_they_need_them(monk
     assert " tokens in " in str(decoder.explain()), "PyTorch's ops are measured"
     assert sum(a == b for a, b in zip(by_choice, whole, strict=True)) >= 3, "others differ by rounding alone"
     monkeypatch.setattr(LibraryReader, "find_us", lambda *given: math.inf)
-    assert decoder.generate(prompts[1], 4, chunked_prefill_size=60)
+    assert decoder.generate([*range(50)], 4, chunked_prefill_size=60)
     assert 60 in decoder._chunks.launches
     for _ in range(3):  # all times that decide are measured
         by_launches = decoder.generate(prompts, 8)
@@ -114,8 +114,8 @@ def test_launches_are_built_ahead_with_progress() -> None:
             yield step
 
     decoder.build_chunks(show)
-    assert names == ["chunks of 60 tokens", "chunks of 124 tokens", "chunks of 508 tokens"]
-    assert [*decoder._chunks.launches] == [60, 124, 508], decoder.explain()
+    assert names == [f"chunks of {chunk} tokens" for chunk in (36, 60, 124, 508)]
+    assert [*decoder._chunks.launches] == [36, 60, 124, 508], decoder.explain()
     assert (decoder.active_slots, decoder.lengths) == ((), (0, 0, 0, 0))
     slot = decoder.add([5] * 40)  # whole, by a launch if that is faster
     right = make_decoder(SHAPES["heads of 64"], torch.float64, 30)

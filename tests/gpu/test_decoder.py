@@ -189,4 +189,5 @@ def test_steps_leave_alone_what_a_model_reads_into_its_slot(
             assert torch.equal(found[:, :, :, :width], pair[:, :, :, :width])
     assert ours.lengths == (len(PROMPTS[2]) + 4, 256, 0)
     ours.add([1] * 256, past)
+    ours._slots.upload()
     assert ours._slots.position.tolist() == [*ours.lengths]

@@ -88,7 +88,8 @@ def test_greedy_tokens_are_nearly_the_likeliest_in_float64(name: str) -> None:
             slot = gold.add(prompt)
             for token in made:
                 x = gold.logits[slot]
-                assert x[token] >= x.max() - 0.05 * (x.max() - x.min())
+                rounding = x.abs().max() * 2**-8  # of two logits in bf16
+                assert x[token] >= x.max() - 0.05 * (x.max() - x.min()) - rounding
                 gold.prefill([token], slot)
             gold.abort(slot)
 

@@ -67,7 +67,7 @@ class PrefixCache:
             old = self._hashes[block]
             if old is not None and self._blocks.get(old, (-1, 0))[0] == block:
                 del self._blocks[old]
-            self._blocks[hash] = block, int(self._pages.generation[block])
+            self._blocks[hash] = block, self._pages.generation[block]
             self._hashes[block] = hash
 
     @staticmethod

@@ -20,20 +20,20 @@ from interlace.nn.decoder.library import measure_us
 LaunchBuilder = Callable[[int, Mapping[str, torch.Tensor]], StepLaunch | str]
 _ALIGN = 16  # elements to which tensors of a step's rows begin: 64 bytes
 #: Rows of a step with prompts, sequences included: whole tiles of products. A step of 16 sequences and 128 tokens is
-#: predicted to take a quarter longer than one of 112.
-_ROWS = 64, 128, 256, 512
+#: predicted to take a quarter longer than one of 112. 40 rows read a prompt of 32 tokens in a decoder of few slots.
+_ROWS = 40, 64, 128, 256, 512
 _LEAST = 16  # tokens of prompts for which a step is planned
 
 
 def select_chunks(limit: int, batch: int) -> tuple[int, ...]:
-    """Return the chunks for which launches are built, at most three: each takes seconds to plan and compile.
+    """Return the chunks for which launches are built, at most four: each takes seconds to plan and compile.
 
     Args:
         limit: most tokens of prompts that a step may read.
         batch: number of slots.
     """
     fit = [rows - batch for rows in _ROWS if _LEAST <= rows - batch <= limit]
-    return tuple(dict.fromkeys((*fit[:2], *fit[-1:]))) or (select_chunk(min(limit, CHUNKS[-1])),)
+    return tuple(dict.fromkeys((*fit[:3], *fit[-1:]))) or (select_chunk(min(limit, CHUNKS[-1])),)
 
 
 class ChunkLaunches:
@@ -123,7 +123,8 @@ class _StepTensors:
 
     def write(self, rows: Mapping[str, NDArray[np.int32]]) -> None:
         """Enqueue the copy of all rows, without waiting for the device."""
-        host = torch.zeros(len(self._rows), dtype=torch.int32, pin_memory=self._rows.is_cuda)
+        host = torch.empty(len(self._rows), dtype=torch.int32, pin_memory=self._rows.is_cuda)
+        values = host.numpy()
         for name, own in self._offsets.items():
-            host[own] = torch.from_numpy(rows[name])
+            values[own] = rows[name]
         self._rows.copy_(host, non_blocking=True)

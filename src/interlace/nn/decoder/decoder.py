@@ -270,6 +270,7 @@ class Decoder(PromptMixin, GenerationMixin):
         self._slots.grow({slot: len(tokens)}, {slot: pages})
         try:
             if pairs is not None:
+                self._slots.upload()
                 fill_slot(self.cache, slot, pairs, length)
             self._sampling.set(slot, sampling)
             if self._prompts.limits.decoding:

@@ -29,8 +29,8 @@ class PageAllocator:
         count: total number of pages.
         table: (batch, capacity / PAGE) int32 on the device, negative where a slot has no page.
         num_owned_tokens: (batch,), number of tokens that the pages of each slot hold.
-        num_users: (count,), number of slots that hold each page.
-        generation: (count,), number of times that each page was allocated.
+        num_users: number of slots that hold each page.
+        generation: number of times that each page was allocated.
     """
 
     def __init__(self, count: int, mirror: MirroredTensors) -> None:
@@ -40,7 +40,7 @@ class PageAllocator:
         mirror.mark()
         mirror.upload()
         self.num_owned_tokens = np.zeros(len(self._table), np.int64)
-        self.num_users, self.generation = (np.zeros(count, np.int64) for _ in range(2))
+        self.num_users, self.generation = [0] * count, [0] * count
         self._free = OrderedDict.fromkeys(range(count))  # least recently released first
         self._owned: list[list[int]] = [[] for _ in self._table]
 
@@ -89,7 +89,8 @@ class PageAllocator:
             self._append(slot, pages)
         for slot, more in lacking.items():
             new = [self._free.popitem(last=False)[0] for _ in range(more)]
-            self.generation[new] += 1
+            for page in new:
+                self.generation[page] += 1
             self._append(slot, new)
 
     def release(self, slot: int, length: int = 0) -> None:
@@ -98,14 +99,15 @@ class PageAllocator:
         pages = self._owned[slot][kept:]
         if not pages:
             return
-        self.num_users[pages] -= 1
         for page in reversed(pages):  # the last tokens of a sequence are the least likely to be shared
+            self.num_users[page] -= 1
             if not self.num_users[page]:
                 self._free[page] = None
         self._set(slot, self._owned[slot][:kept])
 
     def _append(self, slot: int, pages: Sequence[int]) -> None:
-        self.num_users[[*pages]] += 1
+        for page in pages:
+            self.num_users[page] += 1
         self._set(slot, [*self._owned[slot], *pages])
 
     def _set(self, slot: int, pages: list[int]) -> None:

@@ -84,6 +84,7 @@ class PromptMixin:
         queue.add(slot, tokens, cached)
         while queue.unread:
             if self._reader is not None and can_launch:
+                self._slots.upload()
                 reading = self._reader.select(queue, BUCKETS[-1], is_decoding=False, can_build=False)
             else:
                 reading = Reading(queue.select_segments(len(tokens)))
@@ -100,12 +101,13 @@ class PromptMixin:
             return None
         if self._reader is None or not (limits.can_build or self._chunks.launches):
             return Reading(self._prompts.select_segments(limit))
+        self._slots.upload()  # reads that are timed write to pages
         return self._reader.select(self._prompts, limit, is_decoding, limits.can_build)
 
     def _run_reading(self, reading: Reading, decoded: Mapping[int, int] | None = None) -> None:
         """Enqueue reads of prompts; a launch also decodes, by slot, the token of this position."""
-        self._slots.upload()
         if reading.chunk is not None:
+            self._slots.upload()
             self._chunks.run(reading.chunk, self._tokens if decoded else None, decoded or {}, reading.segments)
             return
         for segment in reading.segments:
@@ -113,6 +115,7 @@ class PromptMixin:
 
     def _read_tokens(self, tokens: list[int], slot: int, length: int) -> None:
         """Read tokens after the first ``length`` of a slot with PyTorch's own ops."""
+        self._slots.upload()
         self._library.read(tokens, slot, length)
         if self._sampling.is_random(slot):
             slots, last = slice(slot, slot + 1), torch.full((1,), length + len(tokens) - 1, device=self.device)

@@ -91,6 +91,7 @@ class SlotCache:
             self._slots.check_room(self.slot, length, count)
             with self._mode():
                 self._slots.grow({self.slot: length + count})
+                self._slots.upload()
             self._count = count
         elif (layer_idx, count) != (self._written, self._count):
             due = f"layer {self._written}" + (f" with {self._count}" if self._written else "")

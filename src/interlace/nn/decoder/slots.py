@@ -130,7 +130,7 @@ class Slots:
             )
 
     def grow(self, lengths: Mapping[int, int], shared: Mapping[int, Sequence[int]] | None = None) -> None:
-        """Allocate pages so that each slot can hold the given number of tokens.
+        """Allocate pages so that each slot can hold the given number of tokens; ``upload`` brings them to the device.
 
         Args:
             shared: full pages of other sequences with which slots without pages begin.
@@ -140,7 +140,6 @@ class Slots:
         """
         if self._pages is not None:
             self._pages.grow(lengths, shared)
-            self.upload()
 
     def grow_next(self) -> None:
         """Allocate pages for the next token of each sequence that steps extend.
