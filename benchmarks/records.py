@@ -43,6 +43,12 @@ def blobs(commit: str) -> dict[str, str]:
     return {path.removeprefix(f"{PREFIX}/"): blob for _, _, blob, path in parted if path.endswith(SUFFIXES)}
 
 
+def is_known(commit: str) -> bool:
+    """Return whether this clone has a commit: it may have been made on a branch that is gone."""
+    found = subprocess.run(["git", "-C", str(ROOT), "cat-file", "-e", commit], check=False, capture_output=True)
+    return found.returncode == 0
+
+
 def within(room: str, files: Mapping[str, str]) -> dict[str, str]:
     return {path: blob for path, blob in files.items() if path == room or path.startswith(f"{room}/")}
 
@@ -85,7 +91,10 @@ def main() -> None:
         if commit and "commit" not in record:
             head = {"commit": commit} | record
             write_atomic(path, json.dumps(head, indent=1) + "\n")
-        since = list_changed(sources, commit) if commit else ["measured before it was committed"]
+        if not commit:
+            since = ["measured before it was committed"]
+        else:
+            since = list_changed(sources, commit) if is_known(commit) else ["its commit is not in this clone"]
         shown = ", ".join(since[:4]) + (f" and {len(since) - 4} more" if len(since) > 4 else "")
         table.add_row(path.name, record["date"], (commit or "")[:9], shown or ("-" if sources else "no code of ours"))
     Console().print(table)
