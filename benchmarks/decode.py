@@ -2,7 +2,7 @@
 
     python benchmarks/decode.py benchmarks/results/decode-h200.json --case llama3.2-1b:1:1024 --case llama3.2-1b:16:1024
 
-Needs a GPU. A case is a model (a preset or one of ``SHAPES``), a batch and the positions of every sequence. All
+Needs a GPU. A case is a model of ``shapes.py``, a batch and the positions of every sequence. All
 variants run interleaved on the same random weights, rotated past twice the L2, and are checked against float64 first;
 rivals are eager PyTorch and torch.compile of ``workloads.decode``, in its default mode and, if asked for, by max-
 autotune, and in other ways: with FlexAttention in place of SDPA, and with weights that multiply the same tokens joined
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from script import format_command, format_error, make_cache_mask, make_parser, measure_jobs
+from shapes import MODELS
 
 from interlace.bench.gpu_lock import hold_gpu, lock_autotuning
 from interlace.bench.problem import BenchProblem, Tensors
@@ -41,20 +42,13 @@ from interlace.megakernel.options import RunOptions
 from interlace.models.forward_torch import FUSED_WEIGHTS
 from interlace.plan.verify import Proof
 from interlace.planner.proof_cache import prove_schedule
-from interlace.workloads import Decode, LlamaShape, build_decode_graph
+from interlace.workloads import Decode, build_decode_graph
 
 _REPEATS = 5
 PROTOCOL = (
     f"CUDA graphs of four steps or more, {describe_protocol(_REPEATS)}, random weights in bf16 rotated past twice the "
     "L2, caches written in place at one position"
 )
-#: Shapes of published models that are no presets: short layers, and heads of other widths than 64 and 128.
-SHAPES = {
-    "qwen3-1.7b": LlamaShape(28, 2048, 6144, 16, 8, 128, 151936, eps=1e-6, qk_norm=True, tied=True),
-    "danube-1.8b": LlamaShape(24, 2560, 6912, 32, 8, 80, 32000),
-    "phi-3-mini": LlamaShape(32, 3072, 8192, 32, 32, 96, 32064),
-    "gemma-2b": LlamaShape(18, 2048, 16384, 8, 1, 256, 256000, tied=True),
-}
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (MegakernelExecutor, PdlExecutor, CudaGraphExecutor)
 _WARM = 6  # runs before the one that is traced
 _KEY = "model", "batch", "context"
@@ -234,7 +228,7 @@ def _key(row: Mapping[str, Any]) -> tuple[str, int, int]:
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--case", action="append", required=True, metavar="MODEL:BATCH:CONTEXT")
+    parser.add_argument("--case", action="append", required=True, metavar="MODEL:BATCH:CONTEXT", help=", ".join(MODELS))
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     parser.add_argument("--max-autotune", action="store_true", help="torch.compile so too, which takes minutes")
     parser.add_argument("--all-ways", action="store_true", help="what is compiled in other ways too; see above")
@@ -249,8 +243,7 @@ def main() -> None:
     for asked in given.case:
         name, batch, context = asked.split(":")
         fields = {"batch": int(batch), "context": int(context)}
-        shape, preset = (vars(SHAPES[name]), None) if name in SHAPES else ({}, name)
-        work = Decode.from_fields({**shape, **fields}, True, preset)
+        work = Decode.from_fields({**vars(MODELS[name]), **fields}, True)
         cases.append(Case(name, work, rivals, given.sampling))
     share = -(-len(cases) // given.gpus)
     for case, row in measure_jobs(measure, cases, lambda case: case.label, gpus=given.gpus, share=share):

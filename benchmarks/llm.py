@@ -29,6 +29,7 @@ from statistics import median
 from typing import Any
 
 from script import format_command, format_error, make_parser, measure_jobs
+from shapes import MODELS
 
 from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.sources import list_launch_sources
@@ -36,7 +37,7 @@ from interlace.core.errors import InterlaceError
 from interlace.deploy import current_device
 from interlace.models.llama import LlamaShape
 from interlace.models.weights import list_weights
-from interlace.workloads import LLAMAS, build_decode_graph
+from interlace.workloads import build_decode_graph
 from interlace.workloads.decode import build_rope_table
 
 PROTOCOL = (
@@ -210,7 +211,7 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
 
 def measure(case: Case) -> dict[str, Any]:
     """Return the row of a case of a known model, on the current GPU."""
-    return measure_shape(LLAMAS[case.model], case)
+    return measure_shape(MODELS[case.model], case)
 
 
 def print_row(row: Mapping[str, Any]) -> None:
@@ -232,14 +233,14 @@ def print_row(row: Mapping[str, Any]) -> None:
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--case", action="append", required=True, metavar="MODEL", help=", ".join(LLAMAS))
+    parser.add_argument("--case", action="append", required=True, metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--batches", default="1,16,64", help="numbers of requests together")
     parser.add_argument("--slots", type=int, help="slots of one engine for all; by default each batch has its own")
     parser.add_argument("--chunk", type=int, default=8192, help="most prompt tokens of a step, by default LLM's")
     parser.add_argument("--plain", action="store_true", help="memory of each slot's own in place of blocks")
     parser.add_argument("--seconds", type=float, default=240.0, help="of each case, after which nothing more begins")
     given = parser.parse_args()
-    graph = build_decode_graph(LLAMAS["llama3.2-1b"], 1, 64, current_device(), chunk=16)
+    graph = build_decode_graph(MODELS["llama3.2-1b"], 1, 64, current_device(), chunk=16)
     measures = (*list_launch_sources(graph), "engine", "nn/decoder")
     rows = read_matching_rows(given.path, measures)
     batches = tuple(map(int, given.batches.split(",")))

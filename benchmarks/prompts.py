@@ -26,6 +26,7 @@ from typing import Any
 from unittest.mock import patch
 
 from script import format_command, format_error, make_parser, measure_jobs
+from shapes import MODELS
 
 from interlace.bench.record import read_matching_rows, write_record
 from interlace.bench.sources import list_launch_sources
@@ -35,7 +36,7 @@ from interlace.deploy import current_device, make_executor
 from interlace.executors.megakernel import MegakernelExecutor
 from interlace.models.step_rows import CHUNKS, PromptSegment, build_step_rows
 from interlace.models.weights import list_weights
-from interlace.workloads import LLAMAS, build_decode_graph
+from interlace.workloads import build_decode_graph
 from interlace.workloads.decode import build_rope_table
 
 _REPEATS, _STREAMS, _TOKENS = 5, 3, 15
@@ -61,7 +62,7 @@ def describe(case: Case) -> str:
 
 def draw_model(torch: Any, name: str, capacity: int) -> tuple[dict[str, Any], Any]:
     """Return random weights, and the table of RoPE."""
-    shape, random = LLAMAS[name], torch.Generator("cuda").manual_seed(0)
+    shape, random = MODELS[name], torch.Generator("cuda").manual_seed(0)
     weights = {}
     for each, extents in list_weights(shape).items():
         value = torch.randn(extents, generator=random, device="cuda", dtype=torch.bfloat16)
@@ -84,7 +85,7 @@ def measure(case: Case) -> dict[str, Any]:
     name, batch, context, start, chunks, stream, first = case
     if first:
         return measure_first_tokens(torch, case)
-    shape, device, slots = LLAMAS[name], current_device(), batch + 1
+    shape, device, slots = MODELS[name], current_device(), batch + 1
     capacity = -(-max(context + 1, start + max(chunks)) // 64) * 64
     weights, rope = draw_model(torch, name, capacity)
     cache = KVCache.make(shape, slots, capacity, torch.bfloat16, torch.device("cuda"))
@@ -173,8 +174,8 @@ def measure_streams(torch: Any, case: Case, weights: Mapping[str, Any], rope: An
     assert stream is not None
     count, length, new = stream
     random = torch.Generator().manual_seed(2)
-    prompts = torch.randint(LLAMAS[name].vocabulary, (count, length), generator=random).tolist()
-    decoder = Decoder.from_weights(LLAMAS[name], weights, rope, batch=batch)
+    prompts = torch.randint(MODELS[name].vocabulary, (count, length), generator=random).tolist()
+    decoder = Decoder.from_weights(MODELS[name], weights, rope, batch=batch)
     found: dict[str, Any] = {}
     texts = []
     for way, size in (("whole prompts", -1), ("chunks of 128", 128), ("chunks of 512", 512), ("automatic", None)):
@@ -200,7 +201,7 @@ def measure_first_tokens(torch: Any, case: Case) -> dict[str, Any]:
     from interlace.nn.decoder.library import LibraryReader
 
     name, batch, context, *_, lengths = case
-    shape, device = LLAMAS[name], current_device()
+    shape, device = MODELS[name], current_device()
     weights, rope = draw_model(torch, name, -(-max(context, *lengths) // 64) * 64 + 64)
     random = torch.Generator().manual_seed(3)
     graphs, launches, chosen = (Decoder.from_weights(shape, weights, rope, batch=batch) for _ in range(3))
@@ -292,7 +293,7 @@ def main() -> None:
         "--first-token", metavar="IDS", help="measure the first token of prompts of so many ids instead"
     )
     given = parser.parse_args()
-    graph = build_decode_graph(LLAMAS["llama3.2-1b"], 1, 64, current_device(), chunk=16)
+    graph = build_decode_graph(MODELS["llama3.2-1b"], 1, 64, current_device(), chunk=16)
     measures = list_launch_sources(graph)
     rows = read_matching_rows(given.path, measures)
     cases = [parse_case(text, given.start, given.chunks, given.stream, given.first_token) for text in given.case]
