@@ -111,6 +111,7 @@ def test_fused_ops_are_as_near_float64_as_those_of_pytorch(name: str, pages: int
         for decoder in decoders:
             assert [decoder.add([5]) for _ in range(2)] == [0, 1]
             decoder._slots.grow({1: count + more})
+            decoder._slots.upload()
         for start, end in ((0, count), (count, count + more)):
             bucket = find_bucket(end - start, start, CAPACITY)
             ids = torch.tensor(prompt[start:end] + [7] * (bucket.tokens - (end - start)), device="cuda")

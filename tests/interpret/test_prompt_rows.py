@@ -125,6 +125,7 @@ def test_padded_prompts_are_as_near_float64_as_those_of_pytorch(name: str, pages
     for decoder in decoders:
         decoder.add([1])
         decoder._slots.grow({2: CAPACITY})
+        decoder._slots.upload()
         for tensor in (*decoder.cache.k, *decoder.cache.v):
             tensor.fill_(float("nan"))
     reads = fused.prefill_padded, plain.prefill_padded, plain.prefill_padded

@@ -39,6 +39,7 @@ def test_padded_prompts_are_those_of_the_oracle_and_write_no_other_row(
     decoder.add([1])
     slot = decoder.kv_cache().slot
     decoder._slots.grow({slot: CAPACITY})
+    decoder._slots.upload()
     for count in (1, 31, 32, 33, 64, 99):
         for tensor in (*decoder.cache.k, *decoder.cache.v):
             tensor.fill_(float("nan"))
