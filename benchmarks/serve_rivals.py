@@ -194,6 +194,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=4, help="clients' processes, for as many streams or more")
     parser.add_argument("--start-seconds", type=float, default=150.0, help="in which both servers must come up")
     parser.add_argument("--seconds", type=float, default=240.0, help="from the start, after which nothing more begins")
+    parser.add_argument("--logs", type=Path, help="folder of the servers' logs; otherwise kept on failure only")
     a = parser.parse_args()
     if a.name == OURS:
         parser.error(f"--name {OURS} is our own")
@@ -211,7 +212,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as config:
         write_config(LLAMAS[a.case], Path(config))
         try:
-            with run_servers(commands, {"model": a.case, "config": config}, a.start_seconds) as servers:
+            texts = {"model": a.case, "config": config}
+            with run_servers(commands, texts, a.start_seconds, a.logs) as servers:
                 comparison = Comparison(servers, begin_s + a.seconds)
                 head = {"case": a.case, "rival": {"name": a.name, "version": servers[1].read_version()}}
 

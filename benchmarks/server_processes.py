@@ -66,17 +66,21 @@ class Server:
 
 
 @contextmanager
-def run_servers(commands: Mapping[str, str], texts: Mapping[str, str], start_seconds: float) -> Iterator[list[Server]]:
+def run_servers(
+    commands: Mapping[str, str], texts: Mapping[str, str], start_seconds: float, folder: Path | None = None
+) -> Iterator[list[Server]]:
     """Run servers for the block, which begins when all of them answer.
 
     Args:
         commands: command line of each, by its name.
         texts: text that takes the place of each name in braces, next to ``{port}``.
+        folder: folder of the logs; by default a temporary one, which is removed unless something is raised.
 
     Raises:
-        ServerError: a server does not answer within ``start_seconds``, or ended; its log is kept.
+        ServerError: a server does not answer within ``start_seconds``, or ended.
     """
-    logs = Path(tempfile.mkdtemp(prefix="servers-"))
+    logs = folder or Path(tempfile.mkdtemp(prefix="servers-"))
+    logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         ports = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in commands]
         numbers = [port.getsockname()[1] for port in ports]
@@ -94,7 +98,8 @@ def run_servers(commands: Mapping[str, str], texts: Mapping[str, str], start_sec
             servers.append(Server(name, f"http://127.0.0.1:{port}", process, log))
         wait_for_servers(servers, start_seconds)
         yield servers
-    shutil.rmtree(logs)
+    if folder is None:
+        shutil.rmtree(logs)
 
 
 def wait_for_servers(servers: list[Server], seconds: float) -> None:
