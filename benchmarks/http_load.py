@@ -6,7 +6,8 @@
 With ``--streams``, so many clients send one request after another (closed loop). With ``--rate``, requests arrive by a
 Poisson process of that many a second, whatever the server does (open loop). Prompts are random token ids, sent to
 /v1/completions with ``ignore_eos``, so no tokenizer is needed, and lengths are drawn uniformly from ``--input`` and
-``--output``; all are the same for one ``--seed``. Each of ``--processes`` takes an equal share, because one process of
+``--output``; all are the same for one ``--seed``. ``--body`` adds fields to each request, such as
+``'{"return_token_ids": true}'``. Each of ``--processes`` takes an equal share, because one process of
 Python reads some ten thousand chunks a second.
 
 Inter-token latency is the time between two chunks of a stream that carry tokens; time to first token runs from before
@@ -20,9 +21,11 @@ import asyncio
 import json
 import multiprocessing
 import random
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -30,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from script import make_parser, round_figure
+from script import end_process, make_parser, round_figure
 
 PROTOCOL = "random ids through /v1/completions, streamed, ignore_eos, temperature 0; wall clock of the client"
 
@@ -49,6 +52,7 @@ class Load:
         seed: seed of ids, lengths and arrivals.
         processes: number of processes that send.
         api_key: key of the server, None for none.
+        body: further fields of each request.
     """
 
     model: str
@@ -61,6 +65,7 @@ class Load:
     seed: int = 0
     processes: int = 1
     api_key: str | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -103,8 +108,8 @@ def plan_requests(load: Load) -> list[PlannedRequest]:
 
 async def send_request(http: httpx.AsyncClient, load: Load, request: PlannedRequest, start_s: float) -> RequestTimes:
     """Send one request and return its times; its stream is only split at its events, whose tokens are not read."""
-    body = {"model": load.model, "prompt": request.ids, "max_tokens": request.output_tokens, "temperature": 0}
-    body |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+    body = {**load.body, "model": load.model, "prompt": request.ids, "max_tokens": request.output_tokens}
+    body |= {"temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
     times = RequestTimes(time.perf_counter() - start_s)
     last, rest = b"", b""
     try:
@@ -133,6 +138,8 @@ async def send_share(url: str, load: Load, share: int, wait: Callable[[], object
     headers = {} if load.api_key is None else {"authorization": f"Bearer {load.api_key}"}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits, headers=headers, trust_env=False) as http:
+        with suppress(httpx.HTTPError):
+            await http.get("/health")  # imports what the first request needs
         wait()
         start_s = time.perf_counter()  # one clock for all processes
 
@@ -162,6 +169,35 @@ def run_load(url: str, load: Load) -> dict[str, Any]:
         barrier = manager.Barrier(load.processes)
         shares = [(url, load, share, barrier) for share in range(load.processes)]
         return summarise([times for each in pool.starmap(_run_share, shares, chunksize=1) for times in each])
+
+
+def run_client(url: str, load: Load, warmup: int = 0, timeout_s: float | None = None) -> dict[str, Any]:
+    """Return the figures of a load that this script sends in processes of its own, none of them the caller's.
+
+    Args:
+        warmup: requests before, which are not counted.
+        timeout_s: most seconds of all, None for any number.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer.
+        subprocess.CalledProcessError: the script failed.
+    """
+    options = {name: getattr(load, name) for name in ("model", "requests", "vocabulary", "seed", "processes")}
+    options |= {"streams": load.streams} if load.rate is None else {"rate": load.rate}
+    options |= {"input": "{}:{}".format(*load.input_tokens), "output": "{}:{}".format(*load.output_tokens)}
+    options |= {"body": json.dumps(load.body), "warmup": warmup}
+    options |= {} if load.api_key is None else {"api-key": load.api_key}
+    command = [sys.executable, __file__, url, *(f"--{name}={value}" for name, value in options.items())]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, text=True, start_new_session=True, stdout=pipe, stderr=pipe)
+    try:
+        output, faults = process.communicate(timeout=timeout_s)
+    finally:
+        end_process(process)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, output, faults)
+    found: dict[str, Any] = json.loads(output)
+    return found
 
 
 def summarise(requests: Sequence[RequestTimes]) -> dict[str, Any]:
@@ -220,11 +256,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--warmup", type=int, default=0, help="requests before, which are not counted")
     parser.add_argument("--api-key")
+    parser.add_argument("--body", type=json.loads, default={}, help="further fields of each request, as JSON")
     parser.add_argument("--out", type=Path, help="write a JSON record")
     a = parser.parse_args()
     if a.streams is not None and a.streams % a.processes:
         parser.error("--streams must be a multiple of --processes")
     load = Load(a.model, a.requests, a.streams, a.rate, a.input, a.output, a.vocabulary, a.seed, a.processes, a.api_key)
+    load = replace(load, body=a.body)
     if a.warmup:
         run_load(a.url, replace(load, requests=a.warmup, streams=a.warmup, rate=None, seed=load.seed + 1, processes=1))
     figures = run_load(a.url, load)

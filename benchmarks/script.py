@@ -1,11 +1,15 @@
-"""Parts that the scripts share: command lines, jobs on GPUs, time on the host, and FlexAttention's mask."""
+"""Parts that the scripts share: command lines, jobs on GPUs, processes, time on the host, FlexAttention's mask."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from math import inf
@@ -100,6 +104,17 @@ def time_host_s(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[
             call()
             samples[name].append(time.perf_counter() - begin)
     return {name: median(times[1:]) for name, times in samples.items()}
+
+
+def end_process(process: subprocess.Popen[Any], seconds: float = 10.0) -> None:
+    """End a process that leads its session, and its children: terminate it, and kill what is left after so long."""
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(seconds)
+    with suppress(ProcessLookupError):  # a child may outlive the process
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def round_figure(value: float) -> float:

@@ -10,9 +10,6 @@ spend their first steps on connections. On a GPU this writes a record; elsewhere
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from http_load import Load, plan_requests
-from script import ROOT, format_command, make_parser, round_figure
+from http_load import Load, plan_requests, run_client
+from script import format_command, make_parser, round_figure
 from serve_model import build_engine
 
 from interlace.bench.record import write_record
@@ -57,14 +54,7 @@ def measure_server(engine: Any, load: Load) -> dict[str, Any]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            options = {"requests": load.requests, "streams": load.streams, "processes": load.processes}
-            options |= {"seed": load.seed, "vocabulary": load.vocabulary, "model": load.model}
-            options |= {"input": load.input_tokens[0], "output": load.output_tokens[0], "warmup": load.requests}
-            command = [sys.executable, str(ROOT / "benchmarks/http_load.py"), url]
-            command += [str(word) for name, value in options.items() for word in (f"--{name}", value)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            found: dict[str, Any] = json.loads(done.stdout)
-            return found
+            return run_client(url, load, warmup=load.requests)
         finally:
             server.should_exit = True
             thread.join()

@@ -52,6 +52,14 @@ def test_every_request_is_sent_once_and_every_token_counted(loop: dict[str, Any]
     assert all(params.ignore_eos and params.temperature == 0 for params in engine.params)
 
 
+def test_further_fields_are_sent_with_every_request() -> None:
+    engine = FakeEngine()
+    with run_server(engine) as server:
+        figures = LOAD.run_load(server.url, make_load(body={"top_k": 5, "temperature": 9}))
+    assert figures["answered"] == 12
+    assert [(params.top_k, params.temperature) for params in engine.params] == [(5, 0)] * 12
+
+
 def test_refused_requests_are_reported_and_not_counted() -> None:
     with run_server(FakeEngine(), api_key="secret") as server:
         refused = LOAD.run_load(server.url, make_load())
