@@ -33,7 +33,9 @@ def build_engine(name: str, max_num_seqs: int, max_model_len: int, max_num_batch
         shape, draw_weights(torch, shape, device), rope, batch=max_num_seqs, num_blocks=blocks
     )
     decoder.build_batches(_FEW_SEQS)
-    return Engine(decoder, model_name=name, max_num_batched_tokens=max_num_batched_tokens)
+    engine = Engine(decoder, model_name=name, max_num_batched_tokens=max_num_batched_tokens)
+    engine.build_launches()
+    return engine
 
 
 def main() -> None:

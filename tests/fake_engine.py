@@ -57,6 +57,9 @@ class FakeEngine:
     threads: set[str] = field(default_factory=set)
     tokens: int = 0
 
+    def build_launches(self, progress: Any = iter) -> None:
+        assert [*progress(["c"])] == ["c"]
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Any = None) -> list[int]:
         self.rendered.append((messages, tools))
         if "raise" in str(messages[-1]["content"]):

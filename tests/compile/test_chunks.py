@@ -15,7 +15,7 @@ from interlace.workloads import LLAMAS, build_decode_graph
     ("name", "batch", "chunk", "pages", "spilled"),
     [
         ("llama3.2-1b", 16, 128, None, 96),
-        ("llama3.1-8b", 1, 16, 40, 96),
+        pytest.param("llama3.1-8b", 1, 16, 40, 96, marks=pytest.mark.thorough),
         pytest.param("qwen3-0.6b", 33, 512, 200, 96, marks=pytest.mark.thorough),
     ],
 )

@@ -219,7 +219,7 @@ def test_texts_are_the_same_whatever_reads_the_prompts(
         assert {decoding for _, decoding in decoder._chunks.ran} == {0, 1}
         names = []
         decoder.build_chunks(lambda every: (names.append(name) or name for name in every))
-        assert names == [f"chunks of {chunk} tokens" for chunk in (16, 38, 62, 126, 510)]
+        assert names == [f"chunks of {chunk} tokens" for chunk in (38, 62, 126, 510)]
         assert "launches read chunks of 16 in 32 us (32 more than a step)" in str(decoder.explain())
     for size in (None, -1):
         assert decoder.generate(PROMPTS, 6, chunked_prefill_size=size) == whole[0]

@@ -144,10 +144,13 @@ def _load_engine(parts: _Parts, model: Path, **options: Any) -> Any:
 
         def list_with_progress(names: Iterable[str]) -> Iterator[str]:
             known = [*names]
-            yield from show_progress(known, f"reading {model.name}", len(known))
+            after.close()  # the spinner of earlier names
+            yield from show_progress(known, f"loading {model.name}", len(known))
             after.enter_context(show_spinner("making its steps ready"))
 
-        return parts.engine.Engine.from_pretrained(model, **options, progress=list_with_progress)
+        engine = parts.engine.Engine.from_pretrained(model, **options, progress=list_with_progress)
+        engine.build_launches(list_with_progress)
+        return engine
 
 
 def _read_defaults(parts: _Parts, model: Path) -> dict[str, Any]:

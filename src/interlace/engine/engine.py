@@ -131,7 +131,7 @@ class Engine:
                 them, or as many as fit in memory.
             max_num_batched_tokens, enable_prefix_caching: see ``Engine``.
             device: device of the model; by default the current GPU, if there is one.
-            progress: iterator over the names of the weights, which may display the progress.
+            progress: iterator over the names of the weights, and of launches, which may display the progress.
 
         Raises:
             ModelFileError: the model or its tokenizer is missing or damaged.
@@ -155,6 +155,17 @@ class Engine:
         for request_id in [*self._requests]:
             self.abort(request_id)
         self._session.close()
+
+    def build_launches(self, progress: Progress = iter) -> None:
+        """Build the launches that prompts may need now: otherwise all requests wait seconds when one is first needed.
+
+        Args:
+            progress: iterator over the names of the launches, which may display the progress.
+
+        Raises:
+            LaunchEndedError: a launch ended itself, and with it the CUDA context.
+        """
+        self._session.build_chunks(progress)
 
     @property
     def has_unfinished(self) -> bool:

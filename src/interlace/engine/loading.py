@@ -66,7 +66,7 @@ def load_for_engine(
         device=where,
         progress=progress,
     )
-    decoder.build_batches(_FEW_SEQS)
+    decoder.build_batches(_FEW_SEQS, progress)
     return LoadedModel(model.path.name, decoder, tokenizer, template)
 
 

@@ -43,7 +43,7 @@ from interlace.megakernel.compose import PREAMBLE, MegakernelSource, count_stage
 from interlace.megakernel.dispatch import DispatchCode
 from interlace.megakernel.launch import MemoryLaunch, ParameterLaunch
 from interlace.megakernel.ll_search import select_ll_tensors
-from interlace.megakernel.lower import lower
+from interlace.megakernel.lower import LoweredGraph, lower
 from interlace.megakernel.options import RunOptions, check_options
 from interlace.megakernel.pacing import select_dispatch
 from interlace.megakernel.parts import build_bodies, check_operands, count_warpgroups, get_graph_bodies
@@ -238,14 +238,7 @@ class MegakernelExecutor(DeviceExecutor):
         Raises:
             CompileError: the CUDA source does not compile, or needs more registers than a thread has.
         """
-        return compile_launch(
-            self.composition.source,
-            self.kernel,
-            self._spec.architecture,
-            preamble=PREAMBLE,
-            holds_operands=any(part.tile.has_register_operands for part in self.lowered.ops),
-            kernels=(op.kernel for op in self.plan.graph.ops),
-        )
+        return compile_lowered(self.lowered)
 
     @cached_property
     def loaded_kernel(self) -> LoadedKernel:
@@ -360,6 +353,23 @@ class MegakernelExecutor(DeviceExecutor):
             count=count,
             programs=workers if self.is_resident or self.lowered.spawning is not None else count + workers,
         )
+
+
+def compile_lowered(lowered: LoweredGraph) -> CudaBinary:
+    """Return a lowered graph as a compiled launch; needs no device.
+
+    Raises:
+        PlanError: shared memory does not hold two stages next to the scratch.
+        CompileError: the CUDA source does not compile, or needs more registers than a thread has.
+    """
+    return compile_launch(
+        lowered.source.source,
+        MegakernelExecutor.kernel,
+        lowered.device.architecture,
+        preamble=PREAMBLE,
+        holds_operands=any(part.tile.has_register_operands for part in lowered.ops),
+        kernels=(op.kernel for op in lowered.proof.plan.graph.ops),
+    )
 
 
 def _find_ll_hand_offs(plan: Plan) -> LLHandOffs:

@@ -9,7 +9,7 @@ A launch of 16 slots then runs the step, on the first 16 rows of the same tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -37,9 +37,14 @@ class BatchLaunches:
         """Numbers of slots for which there are launches, in ascending order."""
         return tuple(sorted(self._launches))
 
+    def list_missing(self, sizes: Iterable[int]) -> list[int]:
+        """Return those of some numbers of slots for which launches may be built, in descending order."""
+        most = max(self._launches, default=0)
+        return sorted({slots for slots in sizes if 0 < slots < most} - {*self._launches}, reverse=True)
+
     def build(self, slots: int) -> None:
         """Build the launch of so many slots, and keep it if its steps take less time than those of more slots."""
-        if not self._launches or not 0 < slots < max(self._launches) or slots in self._launches:
+        if not self.list_missing([slots]):
             return
         launch = self._build_launch(slots)
         if isinstance(launch, StepLaunch) and launch.step_us <= self.find(slots).step_us:

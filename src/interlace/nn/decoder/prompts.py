@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ import torch
 from interlace.executors.gpu import find_spec
 from interlace.models.llama import LlamaShape
 from interlace.models.step_rows import CHUNKS
+from interlace.nn.decoder.ahead import StepKey, compile_side_by_side
 from interlace.nn.decoder.batches import BatchLaunches, take_rows
 from interlace.nn.decoder.cache import KVCache, check_positive
 from interlace.nn.decoder.chunks import ChunkLaunches, select_chunks
@@ -134,6 +135,23 @@ class PromptMixin:
             advance = self._slots.advance[:batch] if rows is None else torch.zeros_like(rows["position"])
             return build_step_launch(self.shape, batch, self.max_seq_len, tensors, advance, pages, chunk)
 
+    def _build_side_by_side(
+        self, launches: Mapping[str, tuple[int, int]], build: Callable[[int, int], None], progress: Progress
+    ) -> None:
+        """Build launches of so many slots and a chunk each, by name; on a GPU they are compiled side by side."""
+        if not launches:
+            return
+        keys = {}
+        if self.device.type == "cuda":
+            pages, dtype = None if self._pages is None else self.num_blocks, TORCH_DTYPES[self.dtype]
+            of_all = self.shape, self.max_seq_len, find_spec(str(self.device)), dtype, pages
+            keys = {name: StepKey(*of_all, slots, chunk) for name, (slots, chunk) in launches.items()}
+        with compile_side_by_side(keys.values()) as processes:
+            for name in progress(launches):
+                if name in keys:
+                    processes.wait(keys[name])
+                build(*launches[name])
+
     def build_batches(self, sizes: Iterable[int], progress: Progress = iter) -> None:
         """Build launches of fewer slots than the decoder has, which run steps whose sequences are in the first slots.
 
@@ -148,9 +166,9 @@ class PromptMixin:
             LaunchEndedError: a launch ended itself, and with it the CUDA context.
         """
         with self.lock.acquire("Decoder.build_batches"):
-            names = {f"steps of {size} sequences": size for size in sorted(sizes, reverse=True)}
-            for name in progress(names):
-                self._batches.build(names[name])
+            missing = self._batches.list_missing(sizes)
+            launches = {f"steps of {slots} sequences": (slots, 0) for slots in missing}
+            self._build_side_by_side(launches, lambda slots, _: self._batches.build(slots), progress)
 
     def _build_reader(self) -> None:
         """Make the choice of what reads prompts, where launches run steps on a GPU."""
@@ -200,12 +218,15 @@ class PromptMixin:
             LaunchEndedError: a launch ended itself, and with it the CUDA context.
         """
         with self.lock.acquire("Decoder.build_chunks"):
-            if self._reader is None:
-                return
-            limit = self._prompts.limits.decoding or self._select_limits(None).decoding
-            names = {f"chunks of {chunk} tokens": chunk for chunk in self._chunks.list_chunks(limit)}
-            for name in progress(names):
-                self._chunks.build(names[name])
+            self._build_chunks(progress)
+
+    def _build_chunks(self, progress: Progress) -> None:
+        if self._reader is None:
+            return
+        limit = self._prompts.limits.decoding or self._select_limits(None).decoding
+        missing = [chunk for chunk in self._chunks.list_chunks(limit) if chunk not in self._chunks.launches]
+        launches = {f"chunks of {chunk} tokens": (self.batch, chunk) for chunk in missing}
+        self._build_side_by_side(launches, lambda _, chunk: self._chunks.build(chunk), progress)
 
     @property
     def unread(self) -> Mapping[int, int]:

@@ -9,6 +9,7 @@ import torch
 
 from interlace.core.errors import SlotError
 from interlace.nn.decoder.decoder import Decoder
+from interlace.nn.decoder.files import Progress
 from interlace.nn.decoder.pages import PageAllocator
 from interlace.nn.decoder.sampling import SlotSampling
 
@@ -67,6 +68,10 @@ class DecoderSession:
     def abort(self, slot: int) -> None:
         """Free a slot."""
         self.decoder._abort(slot)
+
+    def build_chunks(self, progress: Progress) -> None:
+        """Build all launches that read prompts; see ``Decoder.build_chunks``."""
+        self.decoder._build_chunks(progress)
 
     def step(self) -> None:
         """Enqueue a step of all sequences: chunks of prompts, and a token of each sequence that is read.
