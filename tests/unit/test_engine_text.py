@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
@@ -15,13 +16,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 import interlace as il  # noqa: E402
-from interlace.core.errors import ArgumentError, PromptError, RequestError, UnsupportedModelError  # noqa: E402
+from interlace.core.errors import ArgumentError, ModelFileError, PromptError, RequestError, UnsupportedModelError  # noqa: E402
 from interlace.engine.text import SequenceText, StopStringMatcher  # noqa: E402
+from interlace.models.notices import MissingSettingWarning  # noqa: E402
 from interlace.models.pretrained import load_model  # noqa: E402
 from interlace.models.tokenizer import IncrementalDecoder, TextTokenizer, open_tokenizer  # noqa: E402
 
 from .engines import SMALL, collect, find_end, join_text, join_tokens, write_model  # noqa: E402
-from .model_files import config  # noqa: E402
+from .llama import ToyForCausalLM, stored_names  # noqa: E402
+from .model_files import config, write_folder  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +195,28 @@ def test_news_of_all_requests_add_up_to_their_texts(llm: il.LLM) -> None:
 def test_what_is_no_prompt_is_refused(llm: il.LLM, prompts: object) -> None:
     with pytest.raises(PromptError):
         llm.generate(prompts)  # type: ignore[arg-type]
+
+
+def test_the_generation_config_has_the_default_parameters(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    stored = dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32)))
+    folder = write_folder(tmp_path / "folder", stored, config(SMALL))
+    (folder / "tokenizer.json").write_text(tokenizer.to_json())
+    settings = {"temperature": 0.6, "top_k": 7, "repetition_penalty": 1.5}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingSettingWarning)
+        warnings.filterwarnings("ignore", ".*eos_token_id")
+        llm = il.LLM(folder, max_num_seqs=1, max_model_len=32, device="cpu")
+    assert llm.default_params == il.SamplingParams(**settings)
+    assert il.LLM(llm.engine).default_params == il.SamplingParams()
+    seen: list[il.SamplingParams] = []
+    llm.engine.add_request = lambda id, prompt, params: seen.append(params)  # type: ignore[method-assign]
+    llm._add("hello", None)
+    llm._add("hello", il.SamplingParams(top_k=2))
+    assert seen == [llm.default_params, il.SamplingParams(top_k=2)]
+    (folder / "generation_config.json").write_text('{"temperature": "hot"}')
+    with pytest.raises(ModelFileError, match=r"generation_config.json of .*: temperature is 'hot'; give a"):
+        il.LLM(folder)
 
 
 def test_options_do_not_go_with_an_engine(llm: il.LLM) -> None:

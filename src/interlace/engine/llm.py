@@ -9,10 +9,11 @@ from threading import RLock
 from typing import Any
 
 from interlace.core.arguments import check_type, format_value
-from interlace.core.errors import ArgumentError, PromptError, RequestError
+from interlace.core.errors import ArgumentError, ModelFileError, PromptError, RequestError
 from interlace.engine.engine import Engine
 from interlace.engine.outputs import CompletionOutput, RequestOutput
 from interlace.engine.params import SamplingParams
+from interlace.models.generation_settings import read_sampling_defaults
 
 _MAX_NUM_BATCHED_TOKENS = 8192  # as vLLM reads by default
 Prompts = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
@@ -32,10 +33,12 @@ class LLM:
 
     Attributes:
         engine: engine that runs the model.
+        default_params: sampling parameters where none are given: those of generation_config.json, as in vLLM; for an
+            ``Engine``, ``SamplingParams()``.
 
     Raises:
         ModelFileError, UnsupportedModelError, ArgumentError, NoDeviceError, DecodeError: see
-            ``Engine.from_pretrained``.
+            ``Engine.from_pretrained``; a ModelFileError also for values of generation_config.json out of range.
     """
 
     def __init__(self, model: str | Path | Engine, **options: Any) -> None:
@@ -43,6 +46,7 @@ class LLM:
         if isinstance(model, Engine) and options:
             raise ArgumentError(f"LLM: {', '.join(options)} cannot change an engine; give the options to the engine")
         options = {"max_num_batched_tokens": _MAX_NUM_BATCHED_TOKENS, **options}
+        self.default_params = SamplingParams() if isinstance(model, Engine) else _read_default_params(Path(model))
         self.engine = model if isinstance(model, Engine) else Engine.from_pretrained(model, **options)
         self._ids = count()
         self._lock = RLock()
@@ -55,7 +59,7 @@ class LLM:
 
         Args:
             prompts: one text or list of token ids, or several.
-            params: sampling parameters of all prompts, or of each; by default ``SamplingParams()``.
+            params: sampling parameters of all prompts, or of each; by default ``default_params``.
 
         Raises:
             RequestError, PromptError, LengthError, ArgumentError: see ``Engine.add_request``; nothing is generated.
@@ -82,7 +86,7 @@ class LLM:
 
         Args:
             messages: messages with ``role`` and ``content``.
-            params: sampling parameters; by default ``SamplingParams()``.
+            params: sampling parameters; by default ``default_params``.
             tools: JSON schemas of functions that the model may call.
 
         Raises:
@@ -115,7 +119,7 @@ class LLM:
         """Add a request, and return its id."""
         with self._lock:
             request_id = f"llm-{next(self._ids)}"
-            self.engine.add_request(request_id, prompt, SamplingParams() if params is None else params)
+            self.engine.add_request(request_id, prompt, self.default_params if params is None else params)
             self._news[request_id] = RequestOutput(request_id, [])
             return request_id
 
@@ -134,6 +138,14 @@ class LLM:
             for request_id in ids:
                 self.engine.abort(request_id)
                 self._news.pop(request_id, None)
+
+
+def _read_default_params(model: Path) -> SamplingParams:
+    """Return the sampling parameters of a model's generation config; raise ModelFileError if they make no sense."""
+    try:
+        return SamplingParams(**read_sampling_defaults(model))
+    except RequestError as error:
+        raise ModelFileError(f"generation_config.json of {str(model)!r}: {error}") from None
 
 
 def _split_prompts(prompts: Prompts) -> list[Any]:

@@ -10,8 +10,10 @@ import torch
 
 from interlace.core.errors import ModelFileError
 from interlace.models.chat import ChatTemplate, read_chat_template
+from interlace.models.generation_settings import SAMPLING_DEFAULTS
 from interlace.models.llama import PAGE_TOKENS
-from interlace.models.pretrained import PretrainedModel, load_model
+from interlace.models.notices import warn_missing
+from interlace.models.pretrained import PretrainedModel, load_model_quietly
 from interlace.models.tokenizer import TextTokenizer, open_tokenizer
 from interlace.models.weights import list_weights
 from interlace.nn.decoder.cache import check_positive, count_cache_bytes, get_free_bytes, resolve_max_seq_len
@@ -48,7 +50,8 @@ def load_for_engine(
     progress: Progress,
 ) -> LoadedModel:
     """Load the model in a GGUF file or a folder; see ``Engine.from_pretrained``."""
-    model = load_model(path)
+    model = load_model_quietly(path, SAMPLING_DEFAULTS)
+    warn_missing(model.notices, stacklevel=1)
     tokenizer = open_tokenizer(model.path, model.gguf)
     try:
         template = read_chat_template(model.path, model.gguf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import socket
 from collections.abc import Callable
@@ -98,5 +99,7 @@ def serve(
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, min(most, 1 << 16)), most))  # one for each connection
     api = ApiServer(engine, settings, report)
+    gc.collect()
+    gc.freeze()  # later collections, in which no step is enqueued, need not look at the model's plans
     ApiUvicorn(api).run(sockets=[listening])
     return api.engine_thread.failure
