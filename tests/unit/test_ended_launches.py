@@ -37,7 +37,8 @@ def nothing(*arguments: object) -> Iterator[None]:
 def step_of(monkeypatch: pytest.MonkeyPatch, error: InterlaceError) -> object:
     for name in ("device_fallback_reason", "find_spec"):
         monkeypatch.setattr(launch, name, lambda *given: None)
-    monkeypatch.setattr(launch, "build_decode_graph", lambda *given, **more: SimpleNamespace(inputs=(), outputs=()))
+    graph = SimpleNamespace(inputs=(), outputs=())
+    monkeypatch.setattr(launch, "StepKey", lambda *given: SimpleNamespace(build_graph=lambda: graph))
     monkeypatch.setattr(launch, "_hold_half_full", nothing)
     monkeypatch.setattr(launch, "STEP_EXECUTORS", [SimpleNamespace(name="one", check=lambda *given: None)])
     monkeypatch.setattr(launch, "build_executor", raising(error))
