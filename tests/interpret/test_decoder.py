@@ -12,8 +12,9 @@ import interlace as il
 from interlace.nn import Decoder, SlotSampling
 from interlace.nn.decoder import launch
 from interlace.nn.decoder.batches import BatchLaunches
-from interlace.nn.decoder.reader import ChunkCost, PromptReader
+from interlace.nn.decoder.reader import PromptReader
 
+from ..linear_cost import LinearCost
 from ..unit.llama import SHAPE, ToyForCausalLM, oracle, relative_error
 
 PROMPTS = ([3, 1, 4, 1, 5], [7])
@@ -124,7 +125,7 @@ def test_steps_that_read_prompts_are_launches_and_texts_stay_the_same(
     monkeypatch.setattr(launch, "STEP_EXECUTORS", (il.SerialExecutor,))
     decoder = Decoder.from_model(model, batch=2, max_seq_len=64, num_blocks=pages)
     library = SimpleNamespace(find_us=lambda tokens, start: 1e9, times_us={})
-    decoder._reader = PromptReader(decoder._chunks, library, ChunkCost(1.0, 1.0, 1.0), 1.0)
+    decoder._reader = PromptReader(decoder._chunks, library, LinearCost(1.0, 1.0, 1.0), 1.0)
     monkeypatch.setattr(
         decoder._chunks, "measure_alone", lambda chunk, _: decoder._chunks.alone_us.update({chunk: 9.0})
     )

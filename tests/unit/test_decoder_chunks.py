@@ -12,8 +12,9 @@ from interlace.core.errors import ArgumentError, LengthError, PageError, SlotErr
 from interlace.models.step_rows import PromptSegment  # noqa: E402
 from interlace.nn import Decoder, SlotSampling  # noqa: E402
 from interlace.nn.decoder.chunks import ChunkLaunches, select_chunks  # noqa: E402
-from interlace.nn.decoder.reader import ChunkCost, PromptReader, Reading  # noqa: E402
+from interlace.nn.decoder.reader import PromptReader, Reading  # noqa: E402
 
+from ..linear_cost import LinearCost  # noqa: E402
 from .llama import ToyForCausalLM, oracle, relative_error  # noqa: E402
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [7], [53, 58, 9], [*range(20, 33)]]
@@ -212,7 +213,7 @@ def test_texts_are_the_same_whatever_reads_the_prompts(
     whole = [decoder.generate(PROMPTS, 6, **way) for way in ways]
     monkeypatch.setattr(decoder._library, "find_us", lambda tokens, start: library_us)
     decoder._chunks = FakeChunks(decoder)
-    decoder._reader = PromptReader(decoder._chunks, decoder._library, ChunkCost(10.0, 1.0, 1.0), 100.0)
+    decoder._reader = PromptReader(decoder._chunks, decoder._library, LinearCost(10.0, 1.0, 1.0), 100.0)
     assert [decoder.generate(PROMPTS, 6, **way, chunked_prefill_size=4) for way in ways] == whole
     assert bool(decoder._chunks.launches) == bool(decoder._chunks.ran) == (library_us > 1.0)
     if library_us > 1.0:
@@ -229,7 +230,7 @@ def test_no_launch_is_built_for_prompts_unless_allowed(model: ToyForCausalLM, mo
     decoder = Decoder.from_model(model, batch=2, max_seq_len=24)
     whole = decoder.generate(PROMPTS, 6)
     decoder._chunks = FakeChunks(decoder)
-    decoder._reader = PromptReader(decoder._chunks, decoder._library, ChunkCost(10.0, 1.0, 1.0), 100.0)
+    decoder._reader = PromptReader(decoder._chunks, decoder._library, LinearCost(10.0, 1.0, 1.0), 100.0)
     decoder.read_in_chunks(16, can_build=False)
     assert decoder.generate(PROMPTS, 6) == whole, "and PyTorch's ops are not timed either"
     assert (decoder._chunks.launches, decoder._chunks.ran) == ({}, [])

@@ -176,7 +176,8 @@ class PromptMixin:
         self._reader = None
         if self.device.type == "cuda" and isinstance(self._launch, StepLaunch):
             weight_bytes = count_streamed_bytes(self.shape, self._weights)
-            cost = ChunkCost.predict(self.shape, TORCH_DTYPES[self.dtype], weight_bytes, find_spec(str(self.device)))
+            spec, dtype = find_spec(str(self.device)), TORCH_DTYPES[self.dtype]
+            cost = ChunkCost.predict(self.shape, self.batch, dtype, weight_bytes, spec)
             self._reader = PromptReader(self._chunks, self._library, cost, self._launch.step_us)
 
     def read_in_chunks(self, chunk: int | None, *, can_build: bool = True) -> None:

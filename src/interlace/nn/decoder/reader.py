@@ -30,8 +30,9 @@ from interlace.nn.decoder.chunks import ChunkLaunches
 from interlace.nn.decoder.library import LibraryReader
 from interlace.nn.decoder.prompt_queue import PromptQueue
 
-_STREAM, _MATMUL = 0.85, 0.5  # shares of the rates of memory and of matmuls that launches reach
-_FIXED = 0.1  # share of the time to read all weights that any chunk adds to a step
+_STREAM, _L2, _MATMUL = 0.9, 0.65, 0.5  # shares of the rates of memory, of the L2 and of matmuls that launches reach
+_TILE_ROWS, _MOST_NARROW = 64, 128  # weight rows of a tile, which loads all rows up to so many; else twice as many
+_LAYER_US = 15.0  # that any chunk adds to a layer: rotation and attention of its rows, and products of more than 16
 
 
 @dataclass(frozen=True)
@@ -54,24 +55,46 @@ class Reading:
 
 @dataclass(frozen=True)
 class ChunkCost:
-    """Predicted time of launches that read prompts, in microseconds.
+    """Predicted time of steps that read prompts: the longest of memory, L2 and matmuls, and a time for each layer.
 
     Attributes:
-        weights_us: time to read all weights.
-        chunk_us: time that any chunk adds to a step.
-        token_us: time that each of its tokens adds.
+        batch: number of slots.
+        stream_us: microseconds to read all weights from memory.
+        l2_us: microseconds to load all weights through the L2.
+        token_us: microseconds of the products of a row.
+        chunk_us: microseconds that any chunk adds.
     """
 
-    weights_us: float
-    chunk_us: float
+    batch: int
+    stream_us: float
+    l2_us: float
     token_us: float
+    chunk_us: float
 
     @staticmethod
-    def predict(shape: LlamaShape, dtype: DType, weight_bytes: int, device: DeviceSpec) -> ChunkCost:
+    def predict(shape: LlamaShape, batch: int, dtype: DType, weight_bytes: int, device: DeviceSpec) -> ChunkCost:
         """Predict from the bytes of weights that a step reads, and the FLOPs of a token."""
         products = sum(prod(extents) for name, extents in list_weights(shape).items() if name.startswith("layers."))
-        stream_us = weight_bytes / (_STREAM * device.dram_bytes_per_s) * 1e6
-        return ChunkCost(stream_us, _FIXED * stream_us, 2 * products / (_MATMUL * device.flops_per_s(dtype)) * 1e6)
+        return ChunkCost(
+            batch,
+            weight_bytes / (_STREAM * device.dram_bytes_per_s) * 1e6,
+            weight_bytes / (_L2 * device.sm_l2_bytes_per_s * device.sms) * 1e6,
+            2 * products / (_MATMUL * device.flops_per_s(dtype)) * 1e6,
+            _LAYER_US * shape.layers,
+        )
+
+    @property
+    def step_us(self) -> float:
+        """Microseconds of a step without cached tokens and prompts."""
+        return self._time_products_us(self.batch)
+
+    def compute_more_us(self, chunk: int) -> float:
+        """Return the microseconds that a chunk of so many rows adds to a step."""
+        return self._time_products_us(self.batch + chunk) - self.step_us + self.chunk_us
+
+    def _time_products_us(self, rows: int) -> float:
+        wide = _TILE_ROWS if rows <= _MOST_NARROW else 2 * _TILE_ROWS
+        return max(self.stream_us, self.l2_us * (1 + rows / wide), self.token_us * rows)
 
 
 class PromptReader:
@@ -145,10 +168,10 @@ class PromptReader:
     def _find_us(self, chunk: int, is_decoding: bool) -> tuple[float, bool]:
         """Return the microseconds of a step with a chunk, and whether they are measured."""
         launch = self._chunks.launches.get(chunk)
-        more = self._cost.chunk_us + self._cost.token_us * chunk
+        more = self._cost.compute_more_us(chunk)
         if launch is not None:
             more = launch.step_us - self._step_us
         if is_decoding:
             return self._step_us + more, launch is not None
         alone = self._chunks.alone_us.get(chunk)
-        return (self._cost.weights_us + more, False) if alone is None else (alone, True)
+        return (self._cost.step_us + more, False) if alone is None else (alone, True)
