@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from interlace.core.arguments import check_type, format_value, safe_repr
-from interlace.core.errors import ArgumentError, DecodeError, LengthError, PromptError, RequestError
-from interlace.engine.loading import load_for_engine
+from interlace.core.errors import DecodeError, LengthError, PromptError, RequestError
+from interlace.engine.loading import load_for_engine, resolve_max_model_len
 from interlace.engine.logits import LogitsSampler
 from interlace.engine.logprobs import LogprobCopy
 from interlace.engine.outputs import CompletionOutput, EngineStats, RequestOutput
@@ -34,7 +34,6 @@ from interlace.engine.text import SequenceText
 from interlace.models.chat import ChatTemplate
 from interlace.models.llama import PAGE_TOKENS
 from interlace.models.tokenizer import IncrementalDecoder, TextTokenizer
-from interlace.nn.decoder.cache import check_positive
 from interlace.nn.decoder.decoder import Decoder
 from interlace.nn.decoder.files import Progress
 from interlace.nn.decoder.ids import check_vocabulary, to_id_list
@@ -91,7 +90,7 @@ class Engine:
     ) -> None:
         check_type(decoder, Decoder, "Engine", "decoder", "Engine.from_pretrained('FOLDER_OR_GGUF')")
         self.decoder, self.tokenizer, self.model_name = decoder, tokenizer, model_name
-        self.max_num_seqs, self.max_model_len = decoder.batch, _resolve_max_model_len(max_model_len, decoder)
+        self.max_num_seqs, self.max_model_len = decoder.batch, resolve_max_model_len(max_model_len, decoder)
         self.chat_template = chat_template
         self._session = DecoderSession(decoder, max_num_batched_tokens, can_build)
         self._scheduler = Scheduler(self._session, enable_prefix_caching)
@@ -396,14 +395,3 @@ class Engine:
         tokens = to_id_list(prompt)
         check_vocabulary(tokens, vocabulary)
         return tokens
-
-
-def _resolve_max_model_len(requested: int | None, decoder: Decoder) -> int:
-    if requested is None:
-        return decoder.max_seq_len
-    if check_positive(requested, "max_model_len") > decoder.max_seq_len + 1:
-        raise ArgumentError(
-            f"max_model_len is {requested}, and the decoder has {decoder.max_seq_len} positions; give at most "
-            f"{decoder.max_seq_len + 1}"
-        )
-    return requested

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from interlace.core.errors import ModelFileError
+from interlace.core.errors import ArgumentError, ModelFileError
 from interlace.models.chat import ChatTemplate, read_chat_template
 from interlace.models.generation_settings import SAMPLING_DEFAULTS
 from interlace.models.llama import PAGE_TOKENS
@@ -85,3 +85,15 @@ def choose_num_blocks(
     room = _CACHE_SHARE * max(get_free_bytes(device) - weights, 0)
     fitting = int(room / count_cache_bytes(model.shape, PAGE_TOKENS, dtype))
     return max(min(seqs * of_sequence, fitting), of_sequence)
+
+
+def resolve_max_model_len(requested: int | None, decoder: Decoder) -> int:
+    """Return the most tokens of a prompt and its text: by default the decoder's positions, at most one more."""
+    if requested is None:
+        return decoder.max_seq_len
+    if check_positive(requested, "max_model_len") > decoder.max_seq_len + 1:
+        raise ArgumentError(
+            f"max_model_len is {requested}, and the decoder has {decoder.max_seq_len} positions; give at most "
+            f"{decoder.max_seq_len + 1}"
+        )
+    return requested
