@@ -302,6 +302,7 @@ inline void ld_global_nc_v4_b32(WordsOut words, const void* at) {
 }
 // Words that say themselves whether they are there: each is ordered by itself, and orders nothing else.
 void ld_relaxed_gpu_global_v4_f32(Registers values, const void* at);
+void st_relaxed_gpu_global_v2_b32(const void* at, Words words);
 void st_relaxed_gpu_global_v4_b32(const void* at, Words words);
 void ld_acquire_gpu_global_b32(int& value, const void* at);
 void ld_relaxed_gpu_global_b32(int& value, const void* at);

@@ -116,9 +116,9 @@ void ptx::ld_relaxed_gpu_global_v4_f32(Registers values, const void* at) {
   }
 }
 // Each word is stored by itself, from the first or the last on; others may look in between.
-void ptx::st_relaxed_gpu_global_v4_b32(const void* at, Words words) {
-  const uint32_t line = LINE, turned = machine.random.below(2) * 3;
-  for (uint32_t i = 0; i < 4; ++i) {
+static void store_words(const void* at, ptx::Words words, uint32_t line) {
+  const uint32_t count = words.size(), turned = machine.random.below(2) * (count - 1);
+  for (uint32_t i = 0; i < count; ++i) {
     unsigned* const to = static_cast<unsigned*>(const_cast<void*>(at)) + (i ^ turned);
     const unsigned value = static_cast<unsigned>(words.begin()[i ^ turned]);
     touch(to, sizeof value, true, line, true);
@@ -127,6 +127,8 @@ void ptx::st_relaxed_gpu_global_v4_b32(const void* at, Words words) {
     maybe_leave();
   }
 }
+void ptx::st_relaxed_gpu_global_v2_b32(const void* at, Words words) { store_words(at, words, LINE); }
+void ptx::st_relaxed_gpu_global_v4_b32(const void* at, Words words) { store_words(at, words, LINE); }
 void ptx::ld_acquire_gpu_global_b32(int& value, const void* at) {
   memcpy(&value, at, sizeof value);
   acquire(at);

@@ -41,6 +41,12 @@ LAUNCHES = {
     "transposed, two parts of 24 tokens, two blocks of rows": lambda: launch(
         ffn(22, tile(24, 64, swap_ab=True), tile(24, 128, swap_ab=True), extras=("residual",)), 2, 4
     ),
+    "transposed, seven parts of 40 tokens, of which five have a share": lambda: launch(
+        ffn(33, tile(40, 64, swap_ab=True), tile(40, 64, swap_ab=True), width=448, extras=("bias", "residual")), 7, 14
+    ),
+    "three parts of 16 columns, of which two have a share": lambda: launch(
+        ffn(20, tile(64, 64), tile(64, 16), A.GELU_TANH, hidden=32, extras=("bias",)), 3, 6
+    ),
     "three parts of 56 columns": lambda: launch(
         ffn(20, tile(64, 64), tile(64, 56), A.GELU_TANH, extras=("bias", "residual")), 3, 12
     ),

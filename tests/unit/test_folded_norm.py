@@ -143,6 +143,22 @@ GRAPHS = {
     "two blocks each": build_folded(260, tile(256, 48, warps=8), tile(256, 40, warps=8), width=640, columns=16),
     "weights ahead": build_folded(40, tile(40, 64, swap_ab=True), tile(40, 64, swap_ab=True), width=1152, columns=16),
 }
+#: Parts of a tile that share its rows, and their number: equal shares and unequal ones, of one warpgroup and of two, of
+#: one block of rows and of two, of 64 columns, of fewer and of more.
+SHARED = {
+    "two shares": (build_folded(70, tile(64, 64), tile(64, 72), width=64, depth=128), 2),
+    "three shares of two warpgroups": (
+        build_folded(120, tile(128, 64, warps=8), tile(128, 72, warps=8), width=64, depth=192),
+        3,
+    ),
+    "five shares, of which four have rows": (build_folded(40, tile(64, 64), tile(64, 72), width=64, depth=320), 5),
+    "four shares of 48 columns": (build_folded(40, tile(64, 48), tile(64, 72), width=72, columns=16, depth=256), 4),
+    "eight shares of two blocks of rows and 128 columns": (
+        build_folded(100, tile(128, 128), tile(128, 72), width=120, depth=512, kept=False),
+        8,
+    ),
+}
+GRAPHS |= {name: graph for name, (graph, _) in SHARED.items()}
 IN_PARTS = (
     "few tokens",
     "tokens are rows",
@@ -164,7 +180,12 @@ def launches() -> dict[str, Any]:
     made = {}
     for name, graph in GRAPHS.items():
         split = {op.name: il.SplitK(2) if name in IN_PARTS else il.WholeTiles() for op in graph.ops}
-        made[name] = EmulatedLaunch(il.build(graph, il.Schedule(2, split=split)), stages=3)
+        schedule = il.Schedule(2, split=split)
+        if name in SHARED:
+            parts = SHARED[name][1]
+            schedule = il.Schedule(2 * parts, il.Dispatch.STATIC, split={"first": il.SplitK(parts)})
+        made[name] = EmulatedLaunch(il.build(graph, schedule), stages=3, at_once=name in SHARED)
+        assert (made[name].lowered.ops[0].tile.shared_elements > 0) == (name in SHARED)
     prepare([*made.values()])
     return made
 

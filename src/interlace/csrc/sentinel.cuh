@@ -47,6 +47,11 @@ DEVICE unsigned filled(float value) {
 DEVICE void fill_words(float4* at, float x, float y, float z, float w) {
   store_words(at, filled(x), filled(y), filled(z), filled(w));
 }
+DEVICE void fill_two_words(float2* at, float x, float y) {
+  asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(at)), "r"((int)filled(x)),
+               "r"((int)filled(y))
+               : "memory");
+}
 // Called by each thread for itself: waits until none of its words is empty. Reloads pieces that have empty words, piece
 // n from `at(n)`. After some tries it polls one piece alone, since many threads poll next to those that still work.
 // Returns false if the watchdog ended the wait; the caller then records it (`give_up`).

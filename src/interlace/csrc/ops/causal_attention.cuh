@@ -160,13 +160,18 @@ template <int D, int BN> struct CausalAttention {
       stage.advance();
     }
   }
+  // Finds the rows that the tile sees.
+  DEVICE static void look_ahead(const Launch& launch, Item& item) {
+    const Operands& op = operands_of<Operands>(launch, item);
+    const Visible visible = begins_of(op, top_of(op, item)).visible();
+    item.given.low = visible.low, item.given.high = visible.high;
+  }
   DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    const int top = top_of(op, item), head = uniform(item.j);
-    load_queries(op, item, top, stage);
-    const Visible visible = begins_of(op, top).visible();
+    const int head = uniform(item.j);
+    load_queries(op, item, top_of(op, item), stage);
 #pragma unroll 1
-    for (int row = visible.low; row < visible.high; row += BN) {
+    for (int row = item.given.low; row < item.given.high; row += BN) {
       open_load(stage, 2 * PANELS * PANEL_BYTES);
       const unsigned keys = prefetch_slot(stage.slot), values = load_slot(stage.slot);
       const unsigned full = load_full(stage.slot);

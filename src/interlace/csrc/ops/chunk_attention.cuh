@@ -123,22 +123,36 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
       matrix = max(min(__ldcg(op.table + (long long)sequence * op.table_pages + at / max(PAGE, 1)), op.pages - 1), 0);
     return matrix * op.kv_heads + item.j;
   }
-  DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+  // Counts blocks of caches, and finds the rows of the chunk that the tile sees.
+  DEVICE static void look_ahead(const Launch& launch, Item& item) {
     const Operands& op = operands_of<Operands>(launch, item);
-    const int top = Base::top_of(op, item), head = uniform(item.j);
-    Base::load_queries(op, item, top, stage);
-    const Begins begins = begins_of(op, top);
+    const Begins begins = begins_of(op, Base::top_of(op, item));
     const Visible visible = begins.visible();
     Blocks blocks;
+    item.given.count = 0;
 #pragma unroll 1
-    for (blocks.seek(op, begins, visible, 0); !blocks.is_end(visible); blocks.advance(op, begins, visible)) {
-      open_load(stage, blocks.is_cached() ? 0 : BLOCK_BYTES);
+    for (blocks.seek(op, begins, visible, 0); blocks.is_cached(); blocks.advance(op, begins, visible))
+      ++item.given.count;
+    item.given.low = blocks.start, item.given.high = visible.high;
+  }
+  DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+    const Operands& op = operands_of<Operands>(launch, item);
+    const int head = uniform(item.j);
+    Base::load_queries(op, item, Base::top_of(op, item), stage);
+#pragma unroll 1
+    for (int n = 0; n < item.given.count; ++n) {
+      open_load(stage, 0);
+      stage.advance();
+    }
+#pragma unroll 1
+    for (int start = item.given.low; start < item.given.high; start += BN) {
+      open_load(stage, BLOCK_BYTES);
       const unsigned keys = prefetch_slot(stage.slot), values = load_slot(stage.slot), full = load_full(stage.slot);
-      if (!blocks.is_cached() && first_lane()) {
+      if (first_lane()) {
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) {
-          tma_load_3d(keys + p * PANEL_BYTES, op.k, p * 64, head, blocks.start, full);
-          tma_load_3d(values + p * PANEL_BYTES, op.v, p * 64, head, blocks.start, full);
+          tma_load_3d(keys + p * PANEL_BYTES, op.k, p * 64, head, start, full);
+          tma_load_3d(values + p * PANEL_BYTES, op.v, p * 64, head, start, full);
         }
       }
       stage.advance();

@@ -34,7 +34,7 @@
 // Data of an item's dependent loads that no wait covers. The dependent loader requests it before the waits:
 // every acquire invalidates the L1, so that after a wait it would cost one more trip to the L2.
 struct Given {
-  int count;
+  int count, low, high;
   const void* rows[3];
 };
 struct Item : ItemRow {

@@ -45,11 +45,11 @@ from interlace.kernels.matmul.tilings import (
     SKINNY_TOKENS,
     TALL,
     X_WHOLE,
-    compute_share,
     compute_token_bytes,
     count_loaded_rows,
     count_normalising_registers,
     count_partial_elements,
+    count_shared_elements,
     count_weights,
     find_tensor,
     is_skinny,
@@ -90,14 +90,14 @@ PLAIN: Parameters = {
 
 #: LL words of tokens that a lane of the loader polls at once.
 POLLED_WORDS = 32
-#: Most elements of a tile's LL tokens that a warpgroup of consumers polls. More of them arrive piece by piece, so those
-#: of later stages had better arrive while products of earlier ones run (benchmarks/notes).
+#: Most elements of a tile's LL tokens that a warpgroup of consumers polls. Of more, those of later stages had better
+#: arrive while products of earlier ones run (benchmarks/notes).
 POLLED_BY_CONSUMERS = 2048
 #: Tiles of fewer stages have a config for each number; of more, one for even numbers and one for odd.
 FEW_TURNS = 4
 
 _HELD = f"\n#ifndef REGISTERS_TO_HOLD\n#define REGISTERS_TO_HOLD {OPERAND_REGISTERS[0]}\n#endif"
-_PARTS = ("operands", "accumulators", "epilogue", "folded_norm", "fix_up", "output", "matmul")
+_PARTS = ("operands", "accumulators", "epilogue", "folded_norm", "fix_up", "output", "row_shares", "matmul")
 MATMUL = gelu.CUDA + include("ops/mma.cuh") + _HELD + include(*(f"ops/matmul/{part}.cuh" for part in _PARTS))
 
 _LIMITS = f"\nconstexpr int POLLED_WORDS = {POLLED_WORDS}, FEW_TURNS = {FEW_TURNS};"
@@ -167,7 +167,7 @@ def _build_tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> Megaker
         scratch_bytes=(min(wide, TALL) if transposed else TALL) * PITCH_BYTES + factors,
         overread_bytes=0 if own else (bm - rows) * ROW_BYTES,
         partial_elements=count_partial_elements(op) + squares,
-        shared_elements=count_partial_elements(op) // wide * compute_share(wide, shares) + squares * (shares > 1),
+        shared_elements=count_shared_elements(op, shares) + squares * (shares > 1),
         has_register_operands=own,
     )
 
@@ -215,19 +215,16 @@ def check_sums(what: str, tall: int, floats: int, warpgroups: int, instead: str)
 
 
 def build_cooperative_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile | None:
-    """Return the tile of a cooperative fix-up, in which each part adds and finishes a share of the product's columns.
+    """Return the tile of a cooperative fix-up, in which each part adds and finishes a share of the product.
 
-    Returns None if a share would be empty, if rows are tokens and columns are scaled (64 at a time), and if three
-    warpgroups have too few registers for a part's sums and its share.
+    Returns None if there is one share, if shares were of rows that the tile normalises, and if three warpgroups have
+    too few registers for a part's sums and its share.
     """
-    wide = int(op.param("BM" if op.param("SWAP") else "BN"))
-    scales = not op.param("SWAP") and find_tensor(op, "scale") is not None
-    if is_skinny(op) or scales or not compute_share(wide, parts):
+    shared = 0 if is_skinny(op) else count_shared_elements(op, parts)
+    kept = (count_partial_elements(op) + shared) // (128 * warpgroups)
+    if not shared or (warpgroups > 2 and kept > _MAX_COOPERATIVE_REGISTERS):
         return None
-    kept = (count_partial_elements(op) + count_partial_elements(op) // wide * compute_share(wide, parts)) // (
-        128 * warpgroups
-    )
-    return None if warpgroups > 2 and kept > _MAX_COOPERATIVE_REGISTERS else _build_tile(op, parts, warpgroups, parts)
+    return _build_tile(op, parts, warpgroups, parts)
 
 
 def build_prefetching_tile(op: Op, tile: MegakernelTile, least: int) -> MegakernelTile:

@@ -157,9 +157,24 @@ def may_normalise(m: int, dtype: DType, *widths: int) -> bool:
 def compute_share(columns: int, parts: int) -> int:
     """Return the columns of a tile's products that each of its parts reduces and finishes, in steps of 8.
 
-    The last part may have 8 fewer. Returns 0 if a part would have none, and for a tile of one part.
+    The last parts may have 8 fewer. Returns 0 if a part would have none, and for a tile of one part.
     """
     return -(-columns // (_STEP * parts)) * _STEP if 1 < parts <= columns // _STEP else 0
+
+
+def count_shared_elements(op: Op, parts: int) -> int:
+    """Return the sums of a tile that each of its parts adds in a cooperative fix-up: of some columns, or of some rows.
+
+    The last parts may have fewer, or none. Returns 0 for a tile of one part or of one share, and if shares were of rows
+    that the tile normalises.
+    """
+    wide, tall = (int(op.param(name)) for name in (("BM", "BN") if op.param("SWAP") else ("BN", "BM")))
+    if op.param("SWAP") or find_tensor(op, "scale") is None:
+        return count_weights(op) * tall * compute_share(wide, min(parts, wide // _STEP))
+    if count_weights(op) > 1 or normalises(op) or find_tensor(op, "x_squares") is not None:
+        return 0
+    rows = -(-_STEP // parts)  # of each 8
+    return tall // _STEP * rows * (-(-wide // TALL) * TALL) if 1 < parts <= _STEP else 0
 
 
 def is_skinny(op: Op) -> bool:

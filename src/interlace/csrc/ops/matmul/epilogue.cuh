@@ -43,6 +43,10 @@ DEVICE unsigned load_shared_pair(unsigned at) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair) : "r"(at) : "memory");
   return pair;
 }
+DEVICE void store_shared_64(unsigned at, float2 pair) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(__float_as_int(pair.x)), "r"(__float_as_int(pair.y))
+               : "memory");
+}
 DEVICE void store_shared_32(unsigned at, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }

@@ -1,7 +1,8 @@
 // Split-K reduction of matmul tiles: partials of the parts of a tile in global memory, and the fix-up that adds them.
 //
 //   SerialFixup        the last part of a tile, in the plan's order, adds the partials of all others to its own
-//   CooperativeFixup   each part reduces and stores its share of the columns, and takes that from all others
+//   CooperativeFixup   each part reduces and stores its share of the columns, and takes that from all others; of the
+//                      rows, where columns are scaled and rows are tokens (row_shares.cuh)
 //
 // Partials are float words that poll to a sentinel (sentinel.cuh): no part posts a semaphore for them, and consumers
 // poll them while their last products run. The plan fixes who adds and in which order (that of k), so results repeat
@@ -152,7 +153,7 @@ template <class Config> struct SerialFixup : Partials<Config> {
 };
 
 // A share is GROUPS groups of 8 columns; where they do not divide evenly the first MORE shares have one group more than
-// the others. For each share the workspace has the partials of the other parts, one part after another.
+// the others, which may have none. For each share the workspace has the partials of the other parts, one part after another.
 template <class Config> struct CooperativeFixup : Partials<Config> {
   typedef Partials<Config> Base;
   typedef Accumulators<Config> Acc;

@@ -25,7 +25,7 @@
 // has tokens as the 64-row operand in registers: a thread scales what it has of a stage and adds up its squares before
 // it awaits the stage's weights, while products of earlier stages run.
 #pragma once
-#include "output.cuh"
+#include "row_shares.cuh"
 
 // Config of a tile (kernels/matmul/megakernel_body.py generates it):
 //   BM, BN, BK       tokens, weight rows, elements of k of a stage
@@ -37,7 +37,8 @@
 //   RELU_LAST        ReLU of the result, after the residual
 //   RAGGED           rows of out begin at no multiples of 16 bytes
 //   PARTS_AT_ONCE    parts of a split tile whose partials are loaded at once, plus one; 1 if no tile is split
-//   SHARES           parts of a tile that reduce a share each (cooperative fix-up); 1 without
+//   SHARES           parts of a tile that reduce a share each (cooperative fix-up); 1 without. Shares are rows if rows
+//                    are tokens and columns are scaled
 //   SQUARED          columns of one sum of squares; STORES_SCALED: also stores rows for the norm of the next op
 //   NORM_K, EPS      elements of a row and epsilon of the norm of x, 0 without; its squares are this op's own if
 //                    SQUARED is 0
@@ -48,6 +49,7 @@ template <class Config> struct Matmul : TileOutput<Config> {
   typedef CooperativeFixup<Config> Cooperative;
   static constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK, ROWS = Config::ROWS, GATES = Config::GATES;
   static constexpr bool SWAP_AB = Config::SWAP_AB;
+  static constexpr bool SHARES_ROWS = Config::SHARES > 1 && !SWAP_AB && Config::STORES_SCALED;
   static constexpr int PANELS = BK / 64, WIDTH = Acc::WIDTH, BLOCKS = Acc::BLOCKS;
   static constexpr bool NORMALISES = Acc::NORMALISES, SCALES = Acc::SCALES;
   static_assert(!NORMALISES || (!SWAP_AB && BLOCKS <= 2), "normalised rows are the 64-row operand, in registers");
@@ -315,7 +317,10 @@ template <class Config> struct Matmul : TileOutput<Config> {
     settle_all(accumulators);
     // The rest of the factors; with a loop before the last products ptxas would serialise wgmma (C7515).
     if constexpr (SCALES && !RowFactors::EARLY) factors.finish(op, first_token(item), to);
-    if constexpr (Cooperative::SHARES > 1) {
+    if constexpr (SHARES_ROWS) {
+      if constexpr (!Output::GAINS_EARLY) load_gains(op, feature, gains);
+      return RowShares<Config>::finish(launch, item, op, accumulators, gains);
+    } else if constexpr (Cooperative::SHARES > 1) {
       typename Cooperative::Share share;
       Cooperative::store_partials(launch, item, accumulators, share, squares);
       typename Output::Residuals residuals;
@@ -326,12 +331,14 @@ template <class Config> struct Matmul : TileOutput<Config> {
       normalise<Cooperative::COLUMNS>(item, op, share, squares, feature, gains);
       return Output::template store<Cooperative::COLUMNS>(op, item, share, gains, early_residual, residuals);
     }
-    if (Serial::OTHERS > 0 && item.parts > 1) {
-      if (!Serial::adds(item)) return Serial::store_partials(launch, item, accumulators, squares);
-      Serial::reduce(launch, item, accumulators, early, squares);
+    if constexpr (Config::SHARES == 1) {
+      if (Serial::OTHERS > 0 && item.parts > 1) {
+        if (!Serial::adds(item)) return Serial::store_partials(launch, item, accumulators, squares);
+        Serial::reduce(launch, item, accumulators, early, squares);
+      }
+      normalise<WIDTH>(item, op, accumulators, squares, feature, gains);
+      Output::template store<WIDTH>(op, item, accumulators, gains);
     }
-    normalise<WIDTH>(item, op, accumulators, squares, feature, gains);
-    Output::template store<WIDTH>(op, item, accumulators, gains);
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     compute_with<0>(launch, item, operands_of<Operands>(launch, item), stage);
