@@ -10,15 +10,17 @@ reductions would cost more than the tokens that so many tiles load.
 
 Otherwise the weights are the tensor core's 64-row operand (swap-AB), in tiles of 64 weight rows and all tokens, in
 steps of 8. The bytes of weights that the ring holds matter most, so stages are as large as the ring permits. In a
-chain, whose ring has more to hold and whose consumers hold weights too, stages are small. An op of many waves, such
-as the head of a language model, has tiles of 128 weight rows, which load tokens half as often. From 17 tokens on, if
-few SMs have a tile in the last wave, tiles are narrowed until it is full: 14336 rows are two waves of 56. Reductions
-are split so that the items of an op keep all SMs busy: in one wave, or in about two if the previous op had more than
-one wave, whose blocks finish at different times. A fix-up between two ops costs more than one at the end. So if the
-first op would have to be split, each op is one wave of unsplit tiles, as wide as necessary: 12288 rows on 132 SMs are
-128 tiles of 96. Ops that multiply the same tokens (queries, keys and values) form one wave together: the ring holds
-their weights by the time the tokens arrive, and every further item of a block would be a round trip that all wait
-for.
+chain, whose ring has more to hold and whose consumers hold weights too, stages are small. An op of many waves, such as
+the head of a language model, has tiles of 128 weight rows, which load tokens half as often. Reductions are split so
+that the items of an op keep all SMs busy: in one wave, or up to 16 tokens in about two if the previous op had more than
+one wave, whose blocks finish at different times. From 17 tokens on a split is one wave only, because only there do
+parts reduce a tile together (``megakernel/fix_up``). An op that would be little of a wave, or little more than one, is
+one wave of whole tiles then, as wide as necessary: 4864 rows are 122 tiles of 40, 11008 are 126 of 88. If few SMs have
+a tile in the last of several waves, tiles are narrowed until it is full: 14336 rows are two waves of 56. A fix-up
+between two ops costs more than one at the end. So if the first op would have to be split, each op is one wave of
+unsplit tiles: 12288 rows on 132 SMs are 128 tiles of 96. Ops that multiply the same tokens (queries, keys and values)
+form one wave together: the ring holds their weights by the time the tokens arrive, and every further item of a block
+would be a round trip that all wait for.
 
 In all other cases from 17 tokens on, tiles may have any width that is a multiple of 8 and any number of parts, per
 op, and either operand may be the tensor core's 64-row one. The cheapest candidate by ``megakernel_cost`` is chosen. Ops
@@ -156,23 +158,29 @@ def _build_split_tilings(
         else:
             parts = _select_parts(tiles, most, device.sms, cheap, one_wave)
         one_wave = tiles * parts <= device.sms
-        if m > _CHEAP_FIX_UP_TOKENS and parts == 1 and tiles == _count_tiles(op):
-            tile = _even_tile(op, tile, device.sms)
         each[op.name] = OpTiling(tile.params, parts)
+        if m > _CHEAP_FIX_UP_TOKENS and parts == 1 and tiles == _count_tiles(op):
+            each[op.name] = _fill_waves(op, tile, m, device.sms)
     return each
 
 
-def _even_tile(op: Op, tile: MatmulTile, sms: int) -> MatmulTile:
-    """Return the tile of 64 weight rows, or a narrower one with 64 token rows if its last wave is too empty.
+def _fill_waves(op: Op, tile: MatmulTile, m: int, sms: int) -> OpTiling:
+    """Return whole tiles of 64 weight rows, or of another width with 64 token rows if their waves are too empty.
 
-    The narrower tile is used if an equal number of waves relieves the busiest SM by more than the repeated loads of
-    tokens cost.
+    That is one wave where tiles of 64 rows are much less than one, or little more. Otherwise tiles are narrower, if an
+    equal number of waves relieves the busiest SM by more than the repeated loads of tokens cost.
     """
     tiles, rows = _count_tiles(op), int(op.param("N"))
     waves = -(-tiles // sms)
-    if tile.n != _ROWS or waves == 1 or waves * sms < _UNEVEN_RATIO * tiles or find_tensor(op, "scale") is not None:
-        return tile
-    return MatmulTile(_ROWS, _round_up(-(-rows // (waves * sms)), _STEP), tile.k)
+    if tile.n != _ROWS or find_tensor(op, "scale") is not None:
+        return OpTiling(tile.params)
+    if not _is_full(tiles, sms) and tiles < _WAVES * sms:
+        one = _build_one_wave_op(op, m, sms, 1, _ROWS * count_weights(op) * 2 * tile.k)
+        if one is not None:
+            return one
+    if waves == 1 or waves * sms < _UNEVEN_RATIO * tiles:
+        return OpTiling(tile.params)
+    return OpTiling(MatmulTile(_ROWS, _round_up(-(-rows // (waves * sms)), _STEP), tile.k).params)
 
 
 def _sum_over_siblings(ops: Sequence[Op], extent: Callable[[Op], int]) -> dict[str, int]:
@@ -249,16 +257,21 @@ def _count_tiles(op: Op) -> int:
 def _select_parts(tiles: int, most: int, sms: int, cheap: bool, one_wave: bool) -> int:
     """Return the number of parts per tile, at most ``most``, that keeps all SMs busy.
 
-    If fix-ups are cheap, this is the smallest number that makes one wave (if the previous op had one) or about two;
-    otherwise one wave wherever possible.
+    If fix-ups are cheap, this is the smallest number that makes one wave (if the previous op had one) or about two.
+    Otherwise it is one wave wherever possible, and never more than one: only there parts reduce a tile together.
     """
     waves = {parts: tiles * parts / sms for parts in range(1, most + 1)}
-    one = [parts for parts, n in waves.items() if _MIN_WAVE[not cheap] <= n <= 1]
+    one = [parts for parts in waves if _is_full(tiles * parts, sms, cheap)]
     some = [parts for parts, n in waves.items() if n >= _WAVES]
-    if not cheap and one:
-        return one[-1]
+    if not cheap:
+        return one[-1] if one else min(most, max(1, sms // tiles))
     good = some + (one if one_wave else [])
     return min(good) if good else (one or [min(most, max(1, sms // tiles))])[-1]
+
+
+def _is_full(items: int, sms: int, cheap: bool = False) -> bool:
+    """Return whether items are one wave that keeps enough SMs busy."""
+    return _MIN_WAVE[not cheap] * sms <= items <= sms
 
 
 def _build_one_wave(ops: Sequence[Op], m: int, sms: int) -> Tilings | None:
