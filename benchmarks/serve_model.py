@@ -39,7 +39,8 @@ def build_engine(name: str, max_num_seqs: int, max_model_len: int, max_num_batch
 
 
 def main() -> None:
-    from interlace.serve.server import listen, serve
+    from interlace.serve.process import serve
+    from interlace.serve.server import listen
     from interlace.serve.settings import ServerSettings
 
     parser = make_parser(__doc__)

@@ -10,9 +10,11 @@ spend their first steps on connections. On a GPU this writes a record; elsewhere
 
 from __future__ import annotations
 
-import threading
+import os
+import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,21 +45,28 @@ def measure_engine(engine: Any, load: Load) -> float:
 
 
 def measure_server(engine: Any, load: Load) -> dict[str, Any]:
-    """Return the figures of ``http_load.py`` in a process of its own, against a server in this one."""
-    from interlace.serve.app import ApiServer
-    from interlace.serve.server import ApiUvicorn, listen
+    """Return the figures of ``http_load.py`` in a process of its own, against the server of an engine in this one.
+
+    The server takes a signal to end, so the call is made on the main thread.
+    """
+    from interlace.serve.process import serve
+    from interlace.serve.server import listen
     from interlace.serve.settings import ServerSettings
 
-    with listen("127.0.0.1", 0) as listening:
+    with listen("127.0.0.1", 0) as listening, ThreadPoolExecutor(1) as pool:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server = ApiUvicorn(ApiServer(engine, ServerSettings(load.model), print))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            return run_client(url, load, warmup=load.requests)
-        finally:
-            server.should_exit = True
-            thread.join()
+
+        def send() -> dict[str, Any]:
+            try:
+                return run_client(url, load, warmup=load.requests)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)  # which ends the server
+
+        figures = pool.submit(send)
+        failure = serve(engine, ServerSettings(load.model), listening, print)
+        if failure is not None:
+            raise failure
+        return figures.result()
 
 
 def measure_case(engine: Any, load: Load, rounds: int) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from interlace.core.errors import LengthError, ModelFileError, PromptError, RequestError
 from interlace.engine import CompletionOutput, EngineStats, Logprob, RequestOutput, SamplingParams
+from interlace.engine.limits import RequestLimits
 
 
 class CharacterTokenizer:
@@ -20,6 +20,15 @@ class CharacterTokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(map(chr, ids))
+
+
+class ContentTemplate:
+    """Chat template that writes the contents of messages, a line each."""
+
+    text = "{{ tools }}"
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Any = None) -> str:
+        return "\n".join(str(message["content"]) for message in messages)
 
 
 @dataclass
@@ -44,7 +53,7 @@ class FakeEngine:
 
     model_name: str = "fake"
     tokenizer: Any = field(default_factory=CharacterTokenizer)
-    chat_template: Any = field(default_factory=lambda: SimpleNamespace(text="{{ tools }}"))
+    chat_template: Any = field(default_factory=ContentTemplate)
     max_model_len: int = 2048
     max_num_seqs: int = 4
     gate: threading.Semaphore | None = None
@@ -56,6 +65,10 @@ class FakeEngine:
     aborted: list[str] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
     tokens: int = 0
+
+    @property
+    def limits(self) -> RequestLimits:
+        return RequestLimits(0x110000, self.max_model_len, None, True)
 
     def build_launches(self, progress: Any = iter) -> None:
         assert [*progress(["c"])] == ["c"]

@@ -18,7 +18,7 @@ pytest.importorskip("uvicorn")
 
 from interlace.core.errors import DecodeError
 from interlace.engine import Engine
-from interlace.serve import server
+from interlace.serve import process, server
 from interlace.serve.settings import ServerSettings
 
 from ..fake_engine import FakeEngine
@@ -40,7 +40,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return found["failure"]
 
     monkeypatch.setattr(Engine, "from_pretrained", load)
-    monkeypatch.setattr(server, "serve", serve)
+    monkeypatch.setattr(process, "serve", serve)
     return found
 
 

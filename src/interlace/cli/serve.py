@@ -18,10 +18,11 @@ _MAX_COUNT = 1 << 24
 
 
 class _Parts(NamedTuple):
-    """Modules that need extras: ``interlace.engine`` and ``interlace.serve.server``."""
+    """Modules that need extras: ``interlace.engine``, and those of ``interlace.serve``."""
 
     engine: Any
     server: Any
+    process: Any
 
 
 def register(app: typer.Typer) -> None:
@@ -123,7 +124,7 @@ def register(app: typer.Typer) -> None:
                 log_prompt=(lambda text: note(f"prompt: {text}")) if log_prompts else None,
             )
             _print_address(listening, settings.model_name, engine.chat_template is not None, api_key is not None)
-            failure = parts.server.serve(engine, settings, listening, note)
+            failure = parts.process.serve(engine, settings, listening, note)
         if failure is not None:
             raise failure
 
@@ -131,12 +132,12 @@ def register(app: typer.Typer) -> None:
 def _import_parts() -> _Parts:
     try:
         from interlace import engine
-        from interlace.serve import server
+        from interlace.serve import process, server
     except ImportError as error:
         raise fail(
             f"the server needs {error.name}; install it with: pip install -e '.[gpu,generate,serve]'", 1
         ) from None
-    return _Parts(engine, server)
+    return _Parts(engine, server, process)
 
 
 def _load_engine(parts: _Parts, model: Path, **options: Any) -> Any:

@@ -21,7 +21,9 @@ import numpy as np
 import torch
 
 from interlace.core.arguments import check_type, format_value, safe_repr
-from interlace.core.errors import DecodeError, LengthError, PromptError, RequestError
+from interlace.core.errors import DecodeError, PromptError, RequestError
+from interlace.engine.chats import render_chat
+from interlace.engine.limits import RequestLimits
 from interlace.engine.loading import load_for_engine, resolve_max_model_len
 from interlace.engine.logits import LogitsSampler
 from interlace.engine.logprobs import LogprobCopy
@@ -36,7 +38,6 @@ from interlace.models.llama import PAGE_TOKENS
 from interlace.models.tokenizer import IncrementalDecoder, TextTokenizer
 from interlace.nn.decoder.decoder import Decoder
 from interlace.nn.decoder.files import Progress
-from interlace.nn.decoder.ids import check_vocabulary, to_id_list
 from interlace.nn.decoder.session import DecoderSession, TokenCopy
 
 _SEEDS = 1 << 31
@@ -69,6 +70,7 @@ class Engine:
         max_num_seqs: number of sequences that run at once.
         max_model_len: most tokens of a prompt and its text.
         chat_template: template of chats, None if the model has none.
+        limits: limits of requests.
 
     Raises:
         BusyError, SlotError: the decoder is in use.
@@ -92,6 +94,8 @@ class Engine:
         self.decoder, self.tokenizer, self.model_name = decoder, tokenizer, model_name
         self.max_num_seqs, self.max_model_len = decoder.batch, resolve_max_model_len(max_model_len, decoder)
         self.chat_template = chat_template
+        vocabulary, blocks = decoder.shape.vocabulary, decoder.num_blocks or None
+        self.limits = RequestLimits(vocabulary, self.max_model_len, blocks, tokenizer is not None)
         self._session = DecoderSession(decoder, max_num_batched_tokens, can_build)
         self._scheduler = Scheduler(self._session, enable_prefix_caching)
         self._requests: dict[str, EngineRequest] = {}
@@ -200,20 +204,7 @@ class Engine:
             RequestError: the model has no tokenizer or no chat template, or there are no messages, or they are no JSON.
             ModelFileError: the template fails.
         """
-        if self.chat_template is None or self.tokenizer is None:
-            raise RequestError(f"{self.model_name!r} has no chat template; send a prompt instead", param="messages")
-        is_list = isinstance(messages, Sequence) and not isinstance(messages, str)
-        if not is_list or not messages or not all(isinstance(message, Mapping) for message in messages):
-            value = format_value(messages)
-            raise RequestError(
-                f"messages are {value}; give a list such as [{{'role': 'user', 'content': 'Hi'}}]", param="messages"
-            )
-        try:
-            text = self.chat_template.render(messages, tools)
-        except (TypeError, ValueError, RecursionError) as error:
-            message = f"messages or tools are no JSON ({error}); give texts, numbers, lists and mappings"
-            raise RequestError(message, param="messages") from None
-        return self.tokenizer.encode(text, whole=True)
+        return render_chat(self.chat_template, self.tokenizer, self.model_name, messages, tools)
 
     def compile_grammar(self, params: SamplingParams) -> GrammarMatcher | None:
         """Compile the schema or the expression of a request, which may take a second, and keep it.
@@ -342,36 +333,19 @@ class Engine:
                 del self._requests[request.request_id]
 
     def _make_request(self, request_id: str, prompt: str | Sequence[int], params: SamplingParams) -> EngineRequest:
-        check_type(params, SamplingParams, "Engine.add_request", "params", "SamplingParams(max_tokens=64)")
         if not isinstance(request_id, str):
             raise RequestError(f"request_id is {format_value(request_id)}; give a string", param="request_id")
         if request_id in self._requests:
             raise RequestError(f"request_id {request_id!r} is in use; give another", param="request_id")
-        tokens = self._encode(prompt)
-        room = self.max_model_len - len(tokens)
-        if room < 1:
-            raise LengthError(
-                f"the prompt has {len(tokens)} tokens, and max_model_len is {self.max_model_len}; give at most "
-                f"{self.max_model_len - 1}"
-            )
-        max_tokens = room if params.max_tokens is None else min(room, params.max_tokens)
-        blocks = self.decoder.count_pages(len(tokens) + max_tokens - 1)
-        if blocks > self.decoder.num_blocks:
-            raise LengthError(
-                f"the prompt has {len(tokens)} tokens, and with {max_tokens} new ones it takes {blocks} blocks of "
-                f"{self.decoder.num_blocks}; shorten either, or give the engine more blocks"
-            )
-        if params.stop_strings and self.tokenizer is None:
-            raise RequestError("stop needs a tokenizer, and the engine has none; use stop_token_ids", param="stop")
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise PromptError(f"the prompt is {safe_repr(prompt[:40])}, and the engine has no tokenizer; give ids")
+            prompt = self.tokenizer.encode(prompt)
+        tokens = self.limits.read_prompt(prompt)
+        max_tokens = self.limits.count_new_tokens(tokens, params)
         grammar = self.compile_grammar(params)
         ends = frozenset(() if params.ignore_eos else self.decoder.stop_token_ids) | {*(params.stop_token_ids or ())}
         request = EngineRequest(request_id, tokens, params, ends, max_tokens)
-        bias = [id for id in params.logit_bias or {} if id >= self.decoder.shape.vocabulary]
-        if bias:
-            raise RequestError(
-                f"logit_bias names token {bias[0]}; the vocabulary has ids 0 to {self.decoder.shape.vocabulary - 1}",
-                param="logit_bias",
-            )
         seed = int(self._seeds.integers(_SEEDS)) if params.seed is None else params.seed % _SEEDS
         for index in range(params.n):
             text = None
@@ -382,16 +356,3 @@ class Engine:
             sequence.grammar = None if grammar is None else grammar.copy()
             request.sequences.append(sequence)
         return request
-
-    def _encode(self, prompt: str | Sequence[int]) -> list[int]:
-        """Return the token ids of a prompt; raise PromptError if it is none."""
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise PromptError(f"the prompt is {safe_repr(prompt[:40])}, and the engine has no tokenizer; give ids")
-            prompt = self.tokenizer.encode(prompt)
-        vocabulary = self.decoder.shape.vocabulary
-        if isinstance(prompt, list) and {*map(type, prompt)} == {int} and 0 <= min(prompt) <= max(prompt) < vocabulary:
-            return [*prompt]  # the checks below take a microsecond for each id
-        tokens = to_id_list(prompt)
-        check_vocabulary(tokens, vocabulary)
-        return tokens

@@ -85,10 +85,10 @@ class ApiUvicorn(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def serve(
+def run_server(
     engine: Engine, settings: ServerSettings, listening: socket.socket, report: Callable[[str], None]
 ) -> BaseException | None:
-    """Answer requests until a signal ends the server; return the error if the engine failed.
+    """Answer requests in this process until a signal ends it; return the error if the engine failed.
 
     Args:
         engine: the engine.
