@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby, islice, product
 from math import inf
 
@@ -52,6 +52,7 @@ _MIN_STAGES, _SHALLOW_STAGES = 4, 3
 _TIE_TOLERANCE = 0.01  # relative: candidates this close count as equal, and least loads win (least power, too)
 _LIGHT_TOKENS = 192  # upper bound of the tokens for which power is no limit
 _MAX_TRIED = 512  # upper bound of the combinations of candidates of distinct kinds of ops
+_MAX_PRICED = 64  # upper bound of the graphs whose combinations are kept
 _FEW_TOKENS = 128  # upper bound of the tokens for which tiles form one row panel
 _SMALL_GROUP, _LARGE_GROUP = 4, 8  # row panels of a group, up to ``_SMALL_GROUP_TOKENS`` and beyond
 _SMALL_GROUP_TOKENS = 1024
@@ -66,7 +67,7 @@ def iter_cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int
         warpgroups: upper bound of the warpgroups of a block.
     """
     kinds = _group_ops(ops)
-    unlike = list(dict.fromkeys(kinds.values()))
+    unlike = tuple(dict.fromkeys(kinds.values()))
     rings, costs = _price_rings(unlike, device, warpgroups)
     alike = min(costs, default=0.0) * (1 + (_TIE_TOLERANCE if m > _LIGHT_TOKENS else 0.0))
 
@@ -84,7 +85,7 @@ def iter_cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int
 
 def estimate_least_seconds(ops: Sequence[Op], device: DeviceSpec) -> float:
     """Estimate the least seconds of matmuls over 17 or more tokens; infinite if no ring holds them."""
-    return _find_least_seconds(list(dict.fromkeys(_group_ops(ops).values())), device)
+    return _find_least_seconds(tuple(dict.fromkeys(_group_ops(ops).values())), device)
 
 
 @cache
@@ -97,20 +98,23 @@ def is_fused_norm_faster(m: int, hidden: int, ffn: int, sums: int, device: Devic
     """
     up, down = MatmulExtents(m, (ffn,), hidden, sums), MatmulExtents(m, (hidden,), ffn, 1)
     own, apart = (
-        _find_least_seconds([(first, _STEP), (down, _STEP)], device) for first in (replace(up, has_own_norm=True), up)
+        _find_least_seconds(((first, _STEP), (down, _STEP)), device) for first in (replace(up, has_own_norm=True), up)
     )
     return own <= estimate_norm_seconds(m, hidden, device) + apart
 
 
-def _find_least_seconds(unlike: Sequence[tuple[MatmulExtents, int]], device: DeviceSpec) -> float:
+def _find_least_seconds(unlike: tuple[tuple[MatmulExtents, int], ...], device: DeviceSpec) -> float:
     _, costs = _price_rings(unlike, device, MAX_WARPGROUPS)
     return min(costs, default=inf)
 
 
+@lru_cache(_MAX_PRICED)
 def _price_rings(
-    unlike: Sequence[tuple[MatmulExtents, int]], device: DeviceSpec, warpgroups: int
-) -> tuple[list[tuple[TilingCandidate, ...]], list[float]]:
+    unlike: tuple[tuple[MatmulExtents, int], ...], device: DeviceSpec, warpgroups: int
+) -> tuple[tuple[tuple[TilingCandidate, ...], ...], tuple[float, ...]]:
     """Return combinations of candidates of distinct kinds of ops that fit a ring, and the seconds of each.
+
+    A search asks for the same combinations several times.
 
     Args:
         unlike: extents of ops, and the step of their widths.
@@ -119,7 +123,7 @@ def _price_rings(
     m = max(extents.m for extents, _ in unlike)
     # Two warpgroups from 65 tokens on, and also larger numbers that the tokens fill.
     counts = range(2, min(warpgroups, -(-m // _ROWS)) + 1) if m > _ROWS else (1,)
-    rings = []
+    rings: list[tuple[tuple[TilingCandidate, ...], int]] = []
     for count in counts:
         depths = _DEPTHS if count < _SHALLOW_FROM else _DEPTHS[:1]
         # With many distinct kinds, few candidates of each are combined, and the best may have depths that cannot
@@ -132,8 +136,8 @@ def _price_rings(
     def price_tile(kind: int, way: TilingCandidate, stages: int) -> float:
         return estimate_seconds(unlike[kind][0], way, stages, device)
 
-    costs = [sum(price_tile(kind, way, stages) for kind, way in enumerate(each)) for each, stages in rings]
-    return [each for each, _ in rings], costs
+    costs = tuple(sum(price_tile(kind, way, stages) for kind, way in enumerate(each)) for each, stages in rings)
+    return tuple(each for each, _ in rings), costs
 
 
 def _combine_candidates(
@@ -143,7 +147,7 @@ def _combine_candidates(
     most = max(1, int(_MAX_TRIED ** (1 / len(unlike))))
     ways = [_select_candidates(extents, narrowest, device, most, warpgroups, depths) for extents, narrowest in unlike]
     rings = ((each, count_ring_stages(each, device.smem_bytes)) for each in product(*ways))
-    return [(each, stages) for each, stages in rings if stages >= _get_min_stages(each)]
+    return [(each, n) for each, n in rings if n >= _MIN_STAGES or (n >= _SHALLOW_STAGES and _is_shallow(each))]
 
 
 def _group_ops(ops: Sequence[Op]) -> dict[str, tuple[MatmulExtents, int]]:
@@ -161,8 +165,8 @@ def _group_ops(ops: Sequence[Op]) -> dict[str, tuple[MatmulExtents, int]]:
     return found
 
 
-def _get_min_stages(ways: Sequence[TilingCandidate]) -> int:
-    return _SHALLOW_STAGES if all(way.tile.k == _DEPTHS[0] for way in ways) else _MIN_STAGES
+def _is_shallow(ways: Sequence[TilingCandidate]) -> bool:
+    return all(way.tile.k == _DEPTHS[0] for way in ways)
 
 
 def _select_candidates(

@@ -112,9 +112,16 @@ class TilingCandidate:
 
 def count_ring_stages(candidates: Sequence[TilingCandidate], smem_bytes: int) -> int:
     """Return the number of stages of a ring shared by ops with these candidates."""
-    weights, tokens = map(max, zip(*[way.stage_bytes for way in candidates], strict=True))
-    fixed = _FIXED_BYTES + _THIRD_BYTES * any(way.tile.num_warps > 8 for way in candidates)
-    return (smem_bytes - fixed) // (weights + tokens)
+    most_weights, most_tokens, fixed = 0, 0, _FIXED_BYTES
+    for way in candidates:  # a loop: a search calls this for hundreds of combinations
+        weights, tokens = way.stage_bytes
+        if weights > most_weights:
+            most_weights = weights
+        if tokens > most_tokens:
+            most_tokens = tokens
+        if way.tile.num_warps > 8:
+            fixed = _FIXED_BYTES + _THIRD_BYTES
+    return (smem_bytes - fixed) // (most_weights + most_tokens)
 
 
 def count_loaded_bytes(extents: MatmulExtents, candidate: TilingCandidate) -> int:

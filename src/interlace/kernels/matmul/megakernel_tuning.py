@@ -316,7 +316,9 @@ def iter_likely(graph: Graph, device: DeviceSpec) -> Iterator[Tilings]:
         best: dict[tuple[int, ...], Tilings] = {}
         for tilings in iter_cheapest(ops, m, device, _get_max_warpgroups(graph)):
             best.setdefault(tuple(own.parts for own in tilings.values()), tilings)
-        yield from islice(best.values(), _MAX_LIKELY)
+            if len(best) == _MAX_LIKELY:
+                break
+        yield from best.values()
         return
     yield from filter(None, (_build_skinny_tilings(ops, m, device.sms), _build_one_wave(ops, m, device.sms)))
     cut = _build_split_tilings(ops, m, device)
