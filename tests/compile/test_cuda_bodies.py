@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -39,12 +40,14 @@ def alone(walk: il.CudaBody, params: dict[str, object] | None = None) -> il.Grap
 
 
 TEXT = NORM.megakernel
-OFTEN = il.Dispatch.STATIC, il.Dispatch.HYBRID, il.Dispatch.DISPATCHER
+OFTEN = (il.Dispatch.STATIC, 8), (il.Dispatch.HYBRID, 4), (il.Dispatch.DISPATCHER, 8)
 
 
-@pytest.mark.parametrize("warps", [4, 8])
-@pytest.mark.parametrize("dispatch", some(il.Dispatch, lambda dispatch: dispatch in OFTEN))
-def test_texts_and_products_in_one_launch_keep_the_memory_order(dispatch: il.Dispatch, warps: int) -> None:
+@pytest.mark.parametrize(
+    "case", some(product(il.Dispatch, (4, 8)), OFTEN.__contains__), ids=lambda case: f"{case[0].value}-{case[1]}"
+)
+def test_texts_and_products_in_one_launch_keep_the_memory_order(case: tuple[il.Dispatch, int]) -> None:
+    dispatch, warps = case
     run = launch(chain(256, il.MatmulTile(128, 64, 64, num_warps=warps)), dispatch=dispatch)
     assert run.binary.resources.spill_bytes == 0
     assert run.binary.warnings == ()

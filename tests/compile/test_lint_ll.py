@@ -87,7 +87,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("options", some([*OPTIONS], lambda name: name == "words"))
+@pytest.mark.parametrize("options", some([*OPTIONS], lambda name: name == "dependent"))
 def test_launches_by_words_store_load_and_look_at_them_whole(options: str) -> None:
     """Loaders poll some words, such as those of ``inner``, and consumers poll others."""
     run = launch(OPTIONS[options], model="llama3.2-1b")

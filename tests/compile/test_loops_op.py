@@ -14,11 +14,16 @@ from interlace.loops.cuda.compiled import compile_kernel
 from interlace.loops.frontend.library import build_examples
 
 from ..loops_graphs import matmuls, norm_chain_sum
+from ..thorough import some
 
 META = il.RunOptions(device="meta")
 
 
-@pytest.mark.parametrize("name", build_examples())
+#: Bulk and plain copies, a reduction, and products with and without warp specialisation.
+OFTEN = "copy_2d", "pointwise_mixed_specialised", "layer_norm", "matmul", "matmul_batched_specialised"
+
+
+@pytest.mark.parametrize("name", some(build_examples(), OFTEN.__contains__))
 def test_items_of_every_golden_kernel_keep_the_memory_order(name: str) -> None:
     example = build_examples()[name]
     compiled = compile_kernel(example.kernel, warp_specialised=example.warp_specialised, items=True)

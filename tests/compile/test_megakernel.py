@@ -55,16 +55,16 @@ def launch(graph: il.Graph, options: il.RunOptions = META, **schedule: object) -
     return il.MegakernelExecutor(il.build(graph, il.Schedule(132, **schedule)), options)
 
 
-#: 1 and 16 tokens differ in ``narrow`` and ``gelu`` no more than in ``relu``; each shape occurs twice.
+#: 1 and 16 tokens differ in ``narrow`` and ``gelu`` no more than in ``relu``; each shape occurs, up to 256 tokens.
 VARIANTS = [
     pytest.param(shape, m, il.bf16, marks=() if shape in often else pytest.mark.thorough)
     for m, often in {
         1: ("relu", "gated"),
-        16: ("relu", "narrow"),
+        16: ("narrow",),
         64: ("gelu",),
-        128: ("relu", "narrow"),
+        128: ("relu",),
         256: ("gated",),
-        1024: ("gated",),
+        1024: (),
     }.items()
     for shape in SHAPES
     if m > 1 or shape in often
@@ -123,13 +123,13 @@ LAYERS = {
 }
 #: Largest tiles with normalised tokens: (tile, warpgroups, True if there is a gate).
 LARGEST = [
-    ((64, 256, 64), 1, False),
     ((64, 64, 128), 1, True),
     ((128, 256, 64), 2, False),
     ((192, 96, 64), 3, False),
     *(
         pytest.param(*case, marks=pytest.mark.thorough)
         for case in (
+            ((64, 256, 64), 1, False),
             ((64, 128, 128), 1, False),
             ((128, 64, 64), 1, False),
             ((128, 128, 128), 2, False),
@@ -139,7 +139,7 @@ LARGEST = [
 ]
 
 
-@pytest.mark.parametrize("case", some([*LAYERS], lambda case: case in (("gated", 64), ("narrow", 100))), ids=str)
+@pytest.mark.parametrize("case", some([*LAYERS], lambda case: case == ("narrow", 100)), ids=str)
 def test_products_are_under_way_while_rows_are_normalised(case: tuple[str, int]) -> None:
     shape, m = case
     of = (SHAPES | {"medium": il.workloads.FFNShape(1600, 6400, A.GELU_TANH, False)})[shape]
@@ -151,7 +151,7 @@ def test_products_are_under_way_while_rows_are_normalised(case: tuple[str, int])
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
 
 
-@pytest.mark.parametrize("m", [1, 16, 24, 64, 100])
+@pytest.mark.parametrize("m", some([1, 16, 24, 64, 100], lambda m: m in (16, 100)))
 def test_a_layer_as_a_plan_file_has_it_is_a_launch(m: int) -> None:
     """Its tiles were not chosen for the megakernel."""
     graph = il.workloads.FeedForward(1600, 6400, m, norm=1e-5).build_graph(il.H200)
