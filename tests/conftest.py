@@ -15,7 +15,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze modules and thousands of collected tests, so that garbage collection does not scan them again."""
+    """Freeze modules and thousands of collected tests, so that garbage collection does not scan them again.
+
+    It also runs 15 times less often than by default: what tests leave is mostly freed without it.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _freeze_what_a_module_leaves() -> Iterator[None]:
+    """Freeze caches and what was imported late, too, so that later collections take the time of a module's objects."""
+    yield
+    gc.collect()
     gc.freeze()
 
 
