@@ -23,6 +23,7 @@ TIMEOUT_S = 120.0
 SERVER = """
 import json, os, runpy, sys
 import torch, triton, interlace
+import interlace.executors.megakernel, interlace.executors.persistent, interlace.workloads  # what most programs load
 
 if os.environ["TRITON_INTERPRET"] == "1":  # as the tests beside these have it
     sys.path.insert(0, sys.argv[1])

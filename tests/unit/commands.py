@@ -1,8 +1,12 @@
 """Commands of the command line in this process, for tests."""
 
 import re
+from functools import cache
+from typing import Any
+from unittest import mock
 
-from typer.testing import CliRunner
+from typer.main import get_command
+from typer.testing import CliRunner, Result
 
 from interlace.cli import app
 
@@ -10,9 +14,21 @@ from interlace.cli import app
 SMALL = ["--device", "cpu", "--m", "32", "--hidden", "64", "--ffn", "128"]
 
 
-def invoke(*arguments: object):
+@cache
+def build_commands(of: object) -> Any:
+    """Build click's commands once; typer's runner builds all of them for every command that it runs."""
+    return get_command(of)
+
+
+def run_command(*arguments: object, **options: Any) -> Result:
+    """Run a command; return its output, exit code and exception."""
+    with mock.patch("typer.testing._get_command", build_commands):
+        return CliRunner().invoke(app, [str(a) for a in arguments], **options)
+
+
+def invoke(*arguments: object) -> Result:
     """Run a command; return its output and exit code, and raise every exception but an exit."""
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    result = run_command(*arguments)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result

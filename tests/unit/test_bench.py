@@ -14,14 +14,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import interlace as il
 from interlace.bench import clocks, sources, timing
 from interlace.bench import record as records
 from interlace.bench.row import iter_means
 from interlace.bench.sources import combine_hashes, hash_sources, list_launch_sources
-from interlace.cli import app
 from interlace.core.devices import H200
 from interlace.core.errors import ArgumentError
 from interlace.core.files import write_atomic
@@ -29,6 +27,7 @@ from interlace.workloads import WORKLOADS, Decode, FeedForward
 from tests.unit.records import ffn_record, result
 
 from ..benchmarks import BENCHMARKS
+from .commands import run_command
 
 
 def test_the_record_of_ffns_has_a_target_for_each_preset_and_number_of_tokens() -> None:
@@ -274,7 +273,7 @@ def test_a_record_of_the_host_names_its_cpu_and_no_gpu(tmp_path: Path) -> None:
 def test_bench_fails_in_one_line(arguments: list[str], code: int, message: str) -> None:
     if code == 1 and pytest.importorskip("torch").cuda.is_available():
         pytest.skip("there is a GPU")
-    result = CliRunner().invoke(app, ["bench", "ffn", *arguments])
+    result = run_command("bench", "ffn", *arguments)
     assert result.exit_code == code
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1

@@ -6,20 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from interlace.cli import app
 from interlace.kernels.read_plan import read_plan
 from interlace.orders.families import Family, list_families
 from interlace.orders.panels import EvictionPolicy, PanelGrid, Visit
 from interlace.orders.replay import count_loads
 from interlace.policies.orders import GroupedSerpentine, Hilbert
 
-from .commands import fail, succeed
+from .commands import fail, run_command, succeed
 
 
 def invoke(*arguments: object):
-    result = CliRunner().invoke(app, ["order", *map(str, arguments)])
+    result = run_command("order", *map(str, arguments))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result

@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from interlace.bench import profile as profiling
 from interlace.bench.profile import Figures, LaunchBottleneck, ProfileRun, run_child
-from interlace.cli import app
 from interlace.cli import profile as cli_profile
 from interlace.cli.machine import HostMachine
 from interlace.core.devices import H200, DeviceSpec
@@ -29,6 +28,7 @@ from interlace.policies.tiling import encode_tilings
 from interlace.workloads import FeedForward, FFNShape
 
 from ..ring import Ring
+from .commands import run_command
 from .gpus import A100, ffn_of, on_h200
 from .profiler import csv, install, launch
 from .profiler import load_counted_runs as profiled
@@ -38,7 +38,7 @@ SHAPE = ["--no-gated", "--activation", "relu"]
 
 
 def command(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["profile", "ffn", *arguments])
+    return run_command("profile", "ffn", *arguments)
 
 
 @pytest.fixture

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from interlace.bench.timing import Rounds, Timing
-from interlace.cli import app
 from interlace.cli import tune as cli_tune
 from interlace.cli.machine import HostMachine
 from interlace.core.devices import H200
@@ -36,6 +34,7 @@ from interlace.tune.search import TuningCase, measure_schedules, measure_speedup
 from interlace.workloads import MODELS, FeedForward, FFNShape, TwoMatmuls, Workload
 
 from ..ring import Ring
+from .commands import run_command
 from .gpus import FakeProblem, ffn_of, on_a100, on_h200
 
 RELU = FeedForward.from_fields({}, True, "relu").shape
@@ -348,7 +347,7 @@ def test_the_command_shows_prediction_beside_measurement(
     monkeypatch.setattr(cli_tune, "find_machine", lambda device: HostMachine(True, H200))
     path = tmp_path / "tuned.json"
     arguments = ["--hidden", "256", "--ffn", "512", "--no-gated", "--activation", "relu", "--m", "64", "--top", "3"]
-    result = CliRunner().invoke(app, ["tune", "ffn", *arguments, "--json", str(path)])
+    result = run_command("tune", "ffn", *arguments, "--json", str(path))
     assert result.exit_code == 0, result.output
     shown = " ".join(result.stdout.split())
     assert "ffn, hidden 256, ffn 512, m 64, activation relu, dtype bf16, on NVIDIA H200, one_launch executor" in shown
@@ -372,6 +371,6 @@ def test_the_command_shows_prediction_beside_measurement(
 def test_tune_fails_clearly(arguments: list[str], code: int, message: str) -> None:
     if code == 1 and pytest.importorskip("torch").cuda.is_available():
         pytest.skip("there is a GPU")
-    result = CliRunner().invoke(app, ["tune", "ffn", *arguments])
+    result = run_command("tune", "ffn", *arguments)
     assert result.exit_code == code
     assert message in " ".join(result.stderr.replace("│", " ").split())
