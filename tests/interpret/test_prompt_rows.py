@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from interlace.nn.decoder.pages import PagedKVCache
 from interlace.workloads.decode import build_rope_table
 
 from ..cases import relative_error
+from ..thorough import some
 
 CAPACITY = 100  # positions, not whole pages
 SHAPES = {
@@ -116,10 +118,14 @@ def test_heads_are_rotated_and_appended_where_tokens_are(
         assert not found[67:].any()
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("pages", [None, 7], ids=["plain", "pages"])
-def test_padded_prompts_are_as_near_float64_as_those_of_pytorch(name: str, pages: int | None) -> None:
+#: Cases of every run: each shape, and each kind of cache.
+OFTEN = ("norms of heads", 7), ("biases, heads of 24, 5 of them", None)
+
+
+@pytest.mark.parametrize("case", some(product(SHAPES, (None, 7)), OFTEN.__contains__), ids=str)
+def test_padded_prompts_are_as_near_float64_as_those_of_pytorch(case: tuple[str, int | None]) -> None:
     """Prompts in two pieces, in poisoned caches, and logits, keys and values."""
+    name, pages = case
     shape, dtypes = SHAPES[name], (torch.float16, torch.float16, torch.float64)
     decoders = [make_decoder(shape, dtype, pages) for dtype in dtypes]
     for decoder in decoders:
