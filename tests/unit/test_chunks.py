@@ -98,7 +98,8 @@ def test_heads_of_the_last_rows_are_rotated(tile_rows: int) -> None:
 
 
 def test_rotation_makes_one_wave_of_tiles_where_it_can() -> None:
-    assert [select_rows(*case, 132) for case in ((39, 8), (39, 32), (112, 32), (512, 8), (512, 32))] == [4, 4, 8, 8, 16]
+    cases = (39, [32, 8]), (63, [32]), (63, [32, 8]), (112, [32]), (112, [32, 8]), (512, [8]), (512, [32, 8])
+    assert [select_rows(*case, 132) for case in cases] == [4, 4, 8, 8, 16, 8, 16]
     tensors = {"x": il.Tensor("x", (9, 16), il.fp32), "position": il.Tensor("position", (9,), il.int32)}
     tensors |= {"rope": il.Tensor("rope", (50, 16), il.fp32), "out": il.Tensor("out", (9, 16), il.fp32)}
     with pytest.raises(ShapeError, match="tiles of 6 rows; use a power of two"):

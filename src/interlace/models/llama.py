@@ -254,13 +254,13 @@ class _StepBuilder:
     ) -> dict[str, Tensor]:
         """Add the ops that rotate queries and keys of a chunk's rows, and return the results by name."""
         turned = {}
+        rows = select_rows(self.chunk, (self.model.heads, self.model.kv_heads), self.sms)
         for name in "qk":
             # Later rows of the chunk read a key, so each layer has its own, as of new keys and values.
             result = "q_chunk" if name == "q" else f"{at}.k_chunk"
             turned[name] = self.add_tensor(result, self.chunk, of[name].shape[1])
             rotary, norm = (shared["position"], shared["rope"]), norms.get(f"{name}_norm")
             d, eps = self.model.head_dim, self.model.eps
-            rows = select_rows(self.chunk, of[name].shape[1] // d, self.sms)
             more = {"head_dim": d, "norm": norm, "eps": eps, "tile_rows": rows}
             self.ops.append(rotate(f"{at}.{name}_chunk", of[name], *rotary, turned[name], **more))  # type: ignore[arg-type]
         return turned
