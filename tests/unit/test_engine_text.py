@@ -8,6 +8,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 import interlace as il  # noqa: E402
-from interlace.core.errors import ArgumentError, ModelFileError, PromptError, RequestError, UnsupportedModelError  # noqa: E402
+from interlace.core.errors import (  # noqa: E402
+    ArgumentError,
+    DecodeError,
+    ModelFileError,
+    PromptError,
+    RequestError,
+    UnsupportedModelError,
+)
 from interlace.engine.text import SequenceText, StopStringMatcher  # noqa: E402
 from interlace.models.notices import MissingSettingWarning  # noqa: E402
 from interlace.models.pretrained import load_model  # noqa: E402
@@ -240,3 +248,26 @@ def test_streams_and_other_calls_share_a_model(llm: il.LLM) -> None:
         assert [*found] == alone * 5
     assert llm._news == {}
     assert llm.engine.stats().num_running == 0
+
+
+def test_a_stream_that_fails_yields_what_came_and_says_why(llm: il.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = llm.engine.step
+    parts: list[str] = []
+
+    def fail_at_the_second() -> list[Any]:
+        news = step()
+        for each in news:
+            each.finished = each.finished or bool(parts)
+            each.error = "the grammar admits no token" if parts else None
+        return news
+
+    def read() -> None:
+        for part in llm.stream([1, 2, 3], il.SamplingParams(max_tokens=8, ignore_eos=True)):
+            parts.append(part.text)
+
+    monkeypatch.setattr(llm.engine, "step", fail_at_the_second)
+    with pytest.raises(DecodeError, match="the grammar admits no token"):
+        read()
+    assert len(parts) == 2
+    monkeypatch.undo()
+    assert llm.generate([[1, 2, 3]], il.SamplingParams(max_tokens=2))[0].finished

@@ -9,7 +9,7 @@ from threading import RLock
 from typing import Any
 
 from interlace.core.arguments import check_type, format_value
-from interlace.core.errors import ArgumentError, ModelFileError, PromptError, RequestError
+from interlace.core.errors import ArgumentError, DecodeError, ModelFileError, PromptError, RequestError
 from interlace.engine.engine import Engine
 from interlace.engine.outputs import CompletionOutput, RequestOutput
 from interlace.engine.params import SamplingParams
@@ -101,6 +101,7 @@ class LLM:
 
         Raises:
             RequestError, PromptError, LengthError, ArgumentError: see ``Engine.add_request``.
+            DecodeError: the text failed on its way, after the parts that were yielded.
         """
         request_id = self._add(prompt, params)
         try:
@@ -112,6 +113,8 @@ class LLM:
                     news, self._news[request_id] = self._news[request_id], RequestOutput(request_id, [])
                 is_finished = news.finished
                 yield from news.outputs
+                if news.error is not None:
+                    raise DecodeError(news.error)
         finally:
             self._drop([request_id])
 

@@ -100,7 +100,7 @@ def compile_step(key: StepKey) -> None:
 
 
 class CompilingProcesses:
-    """Processes that compile launches, as many at once as there are cores.
+    """Processes that compile launches, as many at once as this process may use cores.
 
     Args:
         keys: launches that are not in the cache.
@@ -109,7 +109,7 @@ class CompilingProcesses:
     def __init__(self, keys: Iterable[StepKey]) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._is_closed = False
-        self._threads = ThreadPoolExecutor(os.cpu_count())
+        self._threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
         self._ended: dict[StepKey, Future[None]] = {key: self._threads.submit(self._run, key) for key in keys}
 
     def wait(self, key: StepKey) -> None:
