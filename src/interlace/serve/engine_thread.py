@@ -1,6 +1,7 @@
 """Thread of an engine: requests go in through a queue, and the news of a step come out in one call of the event loop.
 
-Nothing of the engine runs on the event loop, and nothing of HTTP on this thread, so neither waits for the other.
+Nothing of the engine runs on the event loop, and nothing of HTTP on this thread, so neither waits for the other. A
+server's engine is in another process (``serve/remote_engine``), whose steps this thread awaits.
 """
 
 from __future__ import annotations
