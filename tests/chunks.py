@@ -31,10 +31,11 @@ def draw_chunk_inputs(
     chunk = sum(count for *_, count in segments) + padding
     rows, each = DECODED + chunk, -(-CAPACITY // page) if page else 0
     capacity = each * page if page else CAPACITY
-    shapes: dict[str, tuple[int, ...]] = {"q": (chunk, HEADS * group * d), "k": (chunk, HEADS * d)}
+    shapes: dict[str, tuple[int, ...]] = {"q": (rows, HEADS * group * d), "k": (chunk, HEADS * d)}
     shapes |= {"v": (rows, HEADS * d), "first": (chunk,), "position": (rows,), "sequence": (rows,)}
     cache = (BATCH * each + 1, HEADS, page, d) if page else (BATCH, HEADS, capacity, d)
     shapes |= dict.fromkeys(("k_cache", "v_cache"), cache) | ({"table": (BATCH, each)} if page else {})
+    shapes |= {"rope": (capacity, d)} | ({"q_norm": (d,)} if group > 1 else {})
     whole = {"first", "position", "sequence", "table"}
     given = {name: random.standard_normal(shape) for name, shape in shapes.items() if name not in whole}
     given["first"] = np.full(chunk, chunk, np.int32)
@@ -56,9 +57,10 @@ def draw_chunk_inputs(
             elif end < capacity:
                 given[name][given["table"][of, end // page], :, end % page :] = np.nan
                 given[name][given["table"][of, end // page + 1 :]] = np.nan
-    made = {name: il.Tensor(name, shape, il.int32 if name in whole else dtype) for name, shape in shapes.items()}
+    kinds = dict.fromkeys(whole, il.int32) | {"rope": il.fp32}
+    made = {name: il.Tensor(name, shape, kinds.get(name, dtype)) for name, shape in shapes.items()}
     out = il.Tensor("out", (rows, HEADS * group * d), dtype)
-    op = chunk_attention("attention", **made, out=out, tile=tile)
+    op = chunk_attention("attention", **made, out=out, tile=tile, eps=1e-2)
     given["out"] = np.full(out.shape, np.nan)  # other ops write its first rows
     return il.Graph("chunk", (*made.values(), out), (op,), (*made, "out"), ("out",)), given
 
@@ -67,7 +69,7 @@ def compute_chunk_attention(graph: il.Graph, given: Mapping[str, Any]) -> NDArra
     """Compute the rows of the chunk."""
     op = graph.op("attention")
     d, group, base = (int(op.param(name)) for name in ("D", "GROUP", "BASE"))
-    out = np.zeros(given["q"].shape)
+    out = np.zeros(given["q"][base:].shape)
     for row, begin in enumerate(given["first"]):
         if begin > row:
             continue
@@ -84,7 +86,12 @@ def compute_chunk_attention(graph: il.Graph, given: Mapping[str, Any]) -> NDArra
                 old.append(cache[head // group, :end])
             keys = np.concatenate([old[0], given["k"][begin : row + 1, shared]])
             values = np.concatenate([old[1], given["v"][base + begin : base + row + 1, shared]])
-            scores = keys @ given["q"][row, mine] / d**0.5
+            query = given["q"][base + row, mine].astype(np.float64)
+            if "q_norm" in given:
+                query = query / np.sqrt((query**2).mean() + 1e-2) * given["q_norm"]
+            cos, sin = np.split(given["rope"][given["position"][base + row]].astype(np.float64), 2)
+            turned = (query[: d // 2] + 1j * query[d // 2 :]) * (cos + 1j * sin)
+            scores = keys @ np.concatenate([turned.real, turned.imag]) / d**0.5
             weights = np.exp(scores - scores.max())
             out[row, mine] = weights @ values / weights.sum()
     return out

@@ -32,3 +32,11 @@ def test_a_step_with_a_chunk_is_one_launch_of_products_under_way(
     assert binary.warnings == ()  # serialised products would cause one
     assert binary.resources.spill_bytes <= spilled  # in a loader warp, once per item
     assert count_instructions(binary.ptx, "wgmma.mma_async") > 0
+
+
+def test_a_step_of_wide_heads_that_samples_and_reads_a_chunk_fits_the_registers() -> None:
+    """Two warpgroups have 168 registers a thread; a block of 64 keys of 128 elements left too few."""
+    model = replace(LLAMAS["llama3.1-8b"], layers=1)
+    graph = build_decode_graph(model, 16, 1216, il.H200, chunk=112, pages=304, has_sampling=True)
+    executor = il.MegakernelExecutor(il.autoplan(graph, il.H200, il.MegakernelExecutor), il.RunOptions("meta"))
+    assert executor.binary.resources.spill_bytes < 1020, "a refusal would begin here for each kernel"

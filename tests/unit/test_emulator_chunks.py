@@ -39,16 +39,17 @@ GROUPS = {80: 3, 256: 2}
 _PIN = "      if (WARPGROUPS > 1) pin_before_wait(rows.total[0] + rows.total[1]);\n"
 _WAIT, _RELEASE = "      wgmma_wait<0>();\n      settle(accumulators);\n", "      release(stage, before);\n"
 _MULTIPLY = "      clear(op, stage.slot, blocks, visible);\n      wgmma_fence();\n"
+_TURNED, _TURNS_END = "(int)highs[3]));\n      }\n", "      fence_proxy_async();\n      synchronise();\n"
 FAULTS = {
     "values are handed back while they are multiplied": (_PIN + _WAIT + _RELEASE, _PIN + _RELEASE + _WAIT),
-    "queries are multiplied before they lie in the scratch": ("      fence_proxy_async();\n      synchronise();\n", ""),
+    "queries are multiplied before they are turned in the scratch": (_TURNED + _TURNS_END, _TURNED),
     "a block of a cache is multiplied before it has come": (
         "      await_stage(stage);\n" + _MULTIPLY,
         "      await(load_full(stage.slot), stage.phase);\n" + _MULTIPLY,
     ),
 }
 FAULTY = dict.fromkeys(FAULTS, "pages, wide heads") | {
-    "queries are multiplied before they lie in the scratch": "queries lie in the scratch, pages"
+    "queries are multiplied before they are turned in the scratch": "queries lie in the scratch, pages"
 }
 
 

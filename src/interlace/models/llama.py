@@ -14,8 +14,8 @@ residual; gated FFN with the residual. Token embeddings come first, the head and
 A step may also read a chunk of prompts (``chunk``). Its rows follow those of the sequences in all products; they attend
 by tiles of many rows, and the head runs for one row of each sequence (``models/step_rows`` fills the inputs):
 
-    q_chunk, k_chunk = rotate(q), rotate(k)                                of the chunk's rows
-    heads = combine(attend(...)), chunk_attention(q_chunk, k_chunk, v, k_cache, v_cache)
+    k_chunk = rotate(k)                                                    of the chunk's rows
+    heads = combine(attend(...)), chunk_attention(q, k_chunk, v, k_cache, v_cache)
     logits = rms_norm(x[wanted]) @ head.T
 
 Normalisations are fused into the ops around them (``kernels/folded_norm``). The op that writes x also writes x times
@@ -230,7 +230,7 @@ class _StepBuilder:
         shared = {**shared, **caches}
         given: Mapping[str, Tensor] = {**of, **shared, **norms}
         # Before attention of the decoded rows, because attention of the chunk, the longer of the two, waits for it.
-        rotated = self.add_chunk_rotation(at, of, shared, norms) if self.chunk else {}
+        keys = self.add_chunk_keys(at, of["k"], shared, norms.get("k_norm")) if self.chunk else None
         if self.splits == 1:
             self.ops.append(attend(f"{at}.attend", **given, out=finished, eps=model.eps))  # type: ignore[arg-type]
         else:
@@ -240,7 +240,7 @@ class _StepBuilder:
             left = {"out": parts, "peak": peak, "total": total}
             self.ops.append(attend(f"{at}.attend", **given, **left, eps=model.eps))  # type: ignore[arg-type]
             self.ops.append(combine(f"{at}.combine", parts, peak, total, finished))
-        named = self.add_chunk_attention(at, rotated, of["v"], shared, finished) if self.chunk else {}
+        named = {} if keys is None else self.add_chunk_attention(at, of, keys, shared, norms.get("q_norm"), finished)
         weight = self.add_input(f"{at}.o", model.hidden, model.heads * d)
         scale = self.add_input(f"{at}.post_norm", model.hidden)
         added = self.add_projection(f"{at}.x_attended", "x_attended", finished, weight, x, scale)
@@ -249,39 +249,41 @@ class _StepBuilder:
         self.ops.append(append(f"{at}.append", of["k"], of["v"], **shared, **named, k_norm=key_norm, eps=model.eps))
         return added
 
-    def add_chunk_rotation(
-        self, at: str, of: Mapping[str, Tensor], shared: Mapping[str, Tensor], norms: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Add the ops that rotate queries and keys of a chunk's rows, and return the results by name."""
-        turned = {}
-        rows = select_rows(self.chunk, (self.model.heads, self.model.kv_heads), self.sms)
-        for name in "qk":
-            # Later rows of the chunk read a key, so each layer has its own, as of new keys and values.
-            result = "q_chunk" if name == "q" else f"{at}.k_chunk"
-            turned[name] = self.add_tensor(result, self.chunk, of[name].shape[1])
-            rotary, norm = (shared["position"], shared["rope"]), norms.get(f"{name}_norm")
-            d, eps = self.model.head_dim, self.model.eps
-            more = {"head_dim": d, "norm": norm, "eps": eps, "tile_rows": rows}
-            self.ops.append(rotate(f"{at}.{name}_chunk", of[name], *rotary, turned[name], **more))  # type: ignore[arg-type]
-        return turned
+    def add_chunk_keys(self, at: str, k: Tensor, shared: Mapping[str, Tensor], norm: Tensor | None) -> Tensor:
+        """Add the op that rotates keys of a chunk's rows, and return the result."""
+        # Later rows of the chunk read a key, so each layer has its own, as of new keys and values.
+        result = self.add_tensor(f"{at}.k_chunk", self.chunk, k.shape[1])
+        d, eps = self.model.head_dim, self.model.eps
+        more = {"head_dim": d, "eps": eps, "tile_rows": select_rows(self.chunk, k.shape[1] // d, self.sms)}
+        op = rotate(f"{at}.k_chunk", k, shared["position"], shared["rope"], result, norm=norm, **more)  # type: ignore[arg-type]
+        self.ops.append(op)
+        return result
 
     def add_chunk_attention(
-        self, at: str, rotated: Mapping[str, Tensor], v: Tensor, shared: Mapping[str, Tensor], out: Tensor
+        self,
+        at: str,
+        of: Mapping[str, Tensor],
+        keys: Tensor,
+        shared: Mapping[str, Tensor],
+        q_norm: Tensor | None,
+        out: Tensor,
     ) -> dict[str, Tensor]:
         """Add the attention of a chunk's rows, and return the sequences of all rows."""
         sequence = self.add_input("sequence", self.rows, dtype=int32)
         first = self.add_input("first", self.chunk, dtype=int32)
-        data = {name: tensor for name, tensor in shared.items() if name != "rope"}
         self.ops.append(
             chunk_attention(
                 f"{at}.chunk_attention",
-                **rotated,
-                v=v,
+                q=of["q"],
+                k=keys,
+                v=of["v"],
                 first=first,
                 sequence=sequence,
                 out=out,
+                q_norm=q_norm,
+                eps=self.model.eps,
                 tile=self.attention_tile,
-                **data,
+                **shared,
             )
         )
         return {"sequence": sequence}

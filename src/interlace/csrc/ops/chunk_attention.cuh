@@ -1,11 +1,13 @@
 // Attention of chunks of prompts with wgmma: rows attend to the cache of their sequence, and causally to their chunk.
 //
-//   q         (rows, kv_heads * group * D)  rotated           k, v   (rows, kv_heads * D)     D is 64 to 256, a multiple of 16
+//   q         (rows, kv_heads * group * D)    k   (rows, kv_heads * D)  rotated    v   (rows, kv_heads * D)
+//   rope      (capacity, D)  cosines, then sines; q_norm   (D)  if queries are normalised; D is 64 to 256, by 16
 //   k_cache   matrices of D columns: a head of a sequence, or of a page
 //   first     (rows)   the first row of each row's segment; beyond the row if it holds no token
 //   position, sequence (rows)
 //
-// Tiles, slots and products are those of causal_attention.cuh. Between a tile's queries and the keys of its chunk come
+// Tiles, slots and products are those of causal_attention.cuh. Queries are normalised and rotated in registers, where a
+// thread has both halves of each pair (or in the scratch, where they are kept there). Between a tile's queries and the keys of its chunk come
 // blocks of caches, segment by segment of those that have rows in the tile:
 //
 //   rows of the tile      0 .. 29          30 .. 63
@@ -16,7 +18,14 @@
 // before the item's waits. All roles compute the blocks from `first`, `position` and `sequence`, which no op may write.
 #pragma once
 #include "causal_attention.cuh"
+#include "rows.cuh"
 
+DEVICE float2 as_floats(unsigned pair) {
+  float2 values;
+  asm("cvt.f32." ELEMENT_PTX " %0, %1;" : "=f"(values.x) : "h"((unsigned short)pair));
+  asm("cvt.f32." ELEMENT_PTX " %0, %1;" : "=f"(values.y) : "h"((unsigned short)(pair >> 16)));
+  return values;
+}
 template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN> {
   typedef CausalAttention<D, BN> Base;
   typedef typename Base::Begins Begins;
@@ -159,6 +168,106 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     }
   }
 
+  // Normalises and rotates two neighbours of the low half of a query, and those of its high half.
+  DEVICE static void rotate(unsigned& low, unsigned& high, float2 cosines, float2 sines, const unsigned* gains,
+                            int half, float factor) {
+    float2 x = as_floats(low), y = as_floats(high);
+    if (gains) {
+      const float2 of_low = as_floats(__ldcg(gains)), of_high = as_floats(__ldcg(gains + half / 2));
+      x = make_float2(x.x * factor * of_low.x, x.y * factor * of_low.y);
+      y = make_float2(y.x * factor * of_high.x, y.y * factor * of_high.y);
+    }
+    low = as_pair(rotate_part(x.x, cosines.x, -y.x, sines.x), rotate_part(x.y, cosines.y, -y.y, sines.y));
+    high = as_pair(rotate_part(y.x, cosines.x, x.x, sines.x), rotate_part(y.y, cosines.y, x.y, sines.y));
+  }
+  // Rotation of the queries of 64 rows. Made before they arrive, since positions and angles are there before the item.
+  struct Rotation {
+    static constexpr bool KEPT = Base::KEEPS_QUERIES;
+    static constexpr int PIECES = D / 16;  // of 8 elements, of a half
+    const float* angles[2];                // of a thread's two rows; of the row that it shares, if queries are kept
+    float2 cosines[KEPT ? 1 : PIECES][2], sines[KEPT ? 1 : PIECES][2];
+
+    DEVICE Rotation(const Operands& op, int first) {
+      const int thread = threadIdx.x % 128, own = KEPT ? thread / 2 : thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = min(first + own + r * 8, op.rows - 1);
+        angles[r] = op.rope + (long long)min(max(__ldcg(op.position + row), 0), op.capacity - 1) * D;
+        if constexpr (!KEPT)
+#pragma unroll
+          for (int p = 0; p < PIECES; ++p) {
+            const float2* const at = reinterpret_cast<const float2*>(angles[r] + p * 8) + thread % 4;
+            cosines[p][r] = __ldcg(at), sines[p][r] = __ldcg(at + D / 4);
+          }
+      }
+    }
+    DEVICE void apply(const Operands& op, typename Base::Queries& queries) const {
+      if constexpr (KEPT) {
+        apply_kept(op);
+      } else {
+        const unsigned* const gains =
+            op.q_norm ? reinterpret_cast<const unsigned*>(op.q_norm) + threadIdx.x % 4 : nullptr;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float factor = 1.0f;
+          if (gains) {
+            float squares = 0.0f;
+#pragma unroll
+            for (int p = 0; p < 2 * PIECES; ++p) {
+              const float2 x = as_floats(queries[p * 2 + r]);
+              squares += x.x * x.x + x.y * x.y;
+            }
+            squares += __shfl_xor_sync(0xffffffff, squares, 1);
+            squares += __shfl_xor_sync(0xffffffff, squares, 2);
+            factor = rsqrtf(squares / D + op.eps);
+          }
+#pragma unroll
+          for (int p = 0; p < PIECES; ++p)
+            rotate(queries[p * 2 + r], queries[(p + PIECES) * 2 + r], cosines[p][r], sines[p][r],
+                   gains ? gains + p * 4 : nullptr, D / 2, factor);
+        }
+      }
+    }
+    // The same in the scratch: two threads share a row, and take its pieces in turn.
+    DEVICE void apply_kept(const Operands& op) const {
+      const int thread = threadIdx.x % 128, row = thread / 2;
+      const auto address = [&](int piece) {
+        return Base::kept_queries() + piece / 8 * 64 * 128 + row * 128 + (piece % 8 ^ row % 8) * 16;
+      };
+      float factor = 1.0f;
+      if (op.q_norm) {
+        float squares = 0.0f;
+#pragma unroll 1
+        for (int p = thread % 2; p < 2 * PIECES; p += 2) {
+          const int4 bits = load_shared_128(address(p));
+          const unsigned pairs[4] = {(unsigned)bits.x, (unsigned)bits.y, (unsigned)bits.z, (unsigned)bits.w};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float2 x = as_floats(pairs[i]);
+            squares += x.x * x.x + x.y * x.y;
+          }
+        }
+        squares += __shfl_xor_sync(0xffffffff, squares, 1);
+        factor = rsqrtf(squares / D + op.eps);
+      }
+#pragma unroll 1
+      for (int p = thread % 2; p < PIECES; p += 2) {
+        int4 low = load_shared_128(address(p)), high = load_shared_128(address(p + PIECES));
+        unsigned lows[4] = {(unsigned)low.x, (unsigned)low.y, (unsigned)low.z, (unsigned)low.w};
+        unsigned highs[4] = {(unsigned)high.x, (unsigned)high.y, (unsigned)high.z, (unsigned)high.w};
+        const float2* const at = reinterpret_cast<const float2*>(angles[0] + p * 8);
+        const unsigned* const gains = op.q_norm ? reinterpret_cast<const unsigned*>(op.q_norm) + p * 4 : nullptr;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          rotate(lows[i], highs[i], __ldcg(at + i), __ldcg(at + i + D / 4), gains ? gains + i : nullptr, D / 2, factor);
+        store_shared_128(address(p), make_int4((int)lows[0], (int)lows[1], (int)lows[2], (int)lows[3]));
+        store_shared_128(address(p + PIECES), make_int4((int)highs[0], (int)highs[1], (int)highs[2], (int)highs[3]));
+      }
+      fence_proxy_async();
+      synchronise();
+    }
+  };
+
   // Clears values that do not count: they may be NaN, which a weight of 0 does not make zero.
   DEVICE static void clear(const Operands& op, int slot, const Blocks& blocks, const Visible& visible) {
     const int end = blocks.is_cached() ? blocks.cached : visible.high;
@@ -193,7 +302,9 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
 #pragma unroll
     for (int i = 0; i < Base::WIDTH / 2; ++i) accumulators[i] = 0.0f;
     typename Base::Queries queries;
+    const Rotation rotation(op, top + warpgroup() * 64);
     Base::take_queries(queries, stage);
+    rotation.apply(op, queries);
     const int end = begins.visible(warpgroup() * 64, warpgroup() * 64 + 64).high;
     // Turns scores of a block into weights: positions of a cache count for rows of its segment, rows of the chunk for
     // those from each row's first one to itself.

@@ -16,8 +16,8 @@ decode rows and a chunk of 6, of sequence 3 from position 70 on, of sequence 0 f
 
 Rows whose ``first`` is greater than their own index, or whose sequence is none, hold no token: their output is 0. The
 number of cached positions is the position of the segment's first row, so no tile reads what the step appends. Which
-rows belong together is data, so one plan serves all prompts. Keys and queries of the chunk are rotated already
-(``kernels/rotate``), values are not.
+rows belong together is data, so one plan serves all prompts. Keys of the chunk are rotated already
+(``kernels/rotate``), because many tiles read each of them; a tile normalises and rotates its own queries.
 
 A tile is a block of ``m`` rows of one head. Tile 0 is the *last* block, which sees most of the chunk. Exponents are in
 base 2, as in ``kernels/attend``. Source: Agrawal et al., Sarathi: Efficient LLM inference by piggybacking decodes with
@@ -31,7 +31,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from interlace.core.arguments import check_type
-from interlace.core.dtypes import int32
+from interlace.core.dtypes import fp32, int32
 from interlace.core.errors import DTypeError
 from interlace.graph.access import ALL, Affine, Span, axes
 from interlace.graph.op import Op
@@ -41,6 +41,7 @@ from interlace.kernels.base import (
     Kernel,
     check_argument,
     check_block,
+    check_eps,
     check_same_dtype,
     next_power_of_2,
     require,
@@ -50,11 +51,12 @@ from interlace.kernels.causal_attention.tile import TILING, AttentionTile
 from interlace.kernels.chunk_attention.cuda import MEGAKERNEL_BODY
 from interlace.kernels.chunk_attention.tuning import MEGAKERNEL_TUNING, NAME
 from interlace.kernels.pages import check_page, gather_rows
+from interlace.kernels.rope import apply_rope
 
 
 def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
     rows, d, bm = (int(params[name]) for name in ("ROWS", "D", "BM"))
-    q, k, v = (regions[name] for name in "qkv")
+    q, k, v, rope = (regions[name] for name in ("q", "k", "v", "rope"))
     first, position, sequence = (regions[name].astype(np.int64) for name in ("first", "position", "sequence"))
     top = (-(-rows // bm) - 1 - where[0]) * bm
     out = np.zeros_like(q)
@@ -68,7 +70,9 @@ def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int,
         caches = (regions[name] if table is not None else regions[name][of:] for name in ("k_cache", "v_cache"))
         old_keys, old_values = (gather_rows(cache, table, 0, cached) for cache in caches)
         keys, values = np.concatenate([old_keys, k[begin : row + 1]]), np.concatenate([old_values, v[begin : row + 1]])
-        exponents = keys @ q[n] * compute_scale(d)
+        angles = rope[min(max(int(position[row]), 0), len(rope) - 1)]
+        query = apply_rope(q[n], angles, regions.get("q_norm"), float(params["EPS"]))
+        exponents = keys @ query * compute_scale(d)
         weights = np.exp2(exponents - exponents.max())
         out[n] = weights @ values / weights.sum()
     return {"out": out}
@@ -82,7 +86,7 @@ def _build_triton_body() -> TritonBody:
 
 def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     tile = AttentionTile(*(params[name] for name in TILING))  # type: ignore[arg-type]
-    return chunk_attention(name, **tensors, tile=tile)
+    return chunk_attention(name, **tensors, tile=tile, eps=float(params["EPS"]))
 
 
 def _expect_accesses(op: Op) -> Mapping[str, tuple[Span, ...]]:
@@ -115,20 +119,25 @@ def chunk_attention(
     sequence: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
+    rope: Tensor,
     out: Tensor,
     *,
+    q_norm: Tensor | None = None,
+    eps: float = 1e-5,
     table: Tensor | None = None,
     tile: AttentionTile | None = None,
 ) -> Op:
     """Return the op in which the last C of R rows attend to the caches of their sequences and to their chunk.
 
     Args:
-        q, k: rotated queries and keys of the chunk, (C, heads * D) and (C, KV heads * D).
-        v: values of all rows, (R, KV heads * D).
+        q, v: queries and values of all rows, (R, heads * D) and (R, KV heads * D).
+        k: rotated keys of the chunk, (C, KV heads * D).
         first: row of the chunk in which each row's segment begins, (C,), int32; see the module.
         position, sequence: position and sequence of all rows, (R,), int32.
         k_cache, v_cache: (B, KV heads, capacity, D), or (pages, KV heads, page, D) with a table (``kernels/pages``).
+        rope: cosines and sines of each position (capacity, D), float32; see ``kernels/rope``.
         out: attention of all rows, (R, heads * D), of which the last C are written.
+        q_norm, eps: weight (D,) and epsilon of the RMS norm of each query; None for no norm.
         table: pages of each sequence (block table), (B, capacity / page), int32.
         tile: tile shape; a page must be a multiple of the keys that it processes at a time.
 
@@ -136,7 +145,7 @@ def chunk_attention(
         ArgumentError, ShapeError, DTypeError: missing or non-tensor arguments, mismatched shapes, or wrong dtypes.
     """
     where = f"op {name!r}"
-    for arg, tensor, dimensions in (("q", q, 2), ("v", v, 2), ("k_cache", k_cache, 4)):
+    for arg, tensor, dimensions in (("q", q, 2), ("k", k, 2), ("k_cache", k_cache, 4)):
         check_type(tensor, Tensor, where, arg)
         require(len(tensor.shape) == dimensions, f"{where}: {arg} {tensor} must have {dimensions} dimensions")
     check_type(tile, (AttentionTile, type(None)), where, "tile", "AttentionTile(64, 64)")
@@ -150,13 +159,19 @@ def chunk_attention(
         batch, capacity, page, pages = table.shape[0], table.shape[1] * of_cache, of_cache, pool
     check_heads(name, d, {})
     check_capacity(name, capacity)
-    (chunk, wide), rows = q.shape, v.shape[0]
+    (rows, wide), chunk = q.shape, k.shape[0]
     require(
         wide % (heads * d) == 0 and chunk <= rows,
-        f"{where}: q {q} must be (C, heads * {d}), for each of {heads} heads of keys as many, and v {v} have C rows",
+        f"{where}: q {q} must be (R, heads * {d}), for each of {heads} heads of keys as many, and k {k} have R rows "
+        "at most",
     )
     group = wide // (heads * d)
     check_argument(name, "k", k, (chunk, heads * d))
+    check_type(rope, Tensor, where, "rope")
+    check_argument(name, "rope", rope, (rope.shape[0], d), fp32)
+    if q_norm is not None:
+        check_argument(name, "q_norm", q_norm, (d,), q.dtype)
+        check_eps(name, eps)
     check_argument(name, "v", v, (rows, heads * d))
     check_argument(name, "v_cache", v_cache, k_cache.shape)
     check_argument(name, "first", first, (chunk,), int32)
@@ -174,12 +189,13 @@ def chunk_attention(
     head = (j * group + g).block(d)
     seen = Span(Affine(0), own.hi)  # rows of the chunk up to the tile's last
     of_step = Span(Affine(base), own.hi + base)
+    of_tile = Span(own.lo + base, own.hi + base)
     cached = (ALL, j.block(1), ALL, ALL)
     return CHUNK_ATTENTION.make_op(
         name,
         (blocks, heads, group),
         {
-            "q": (q, (own, head)),
+            "q": (q, (of_tile, head)),
             "k": (k, (seen, j.block(d))),
             "v": (v, (of_step, j.block(d))),
             "first": (first, (seen,)),
@@ -187,9 +203,11 @@ def chunk_attention(
             "sequence": (sequence, (of_step,)),
             "k_cache": (k_cache, cached),
             "v_cache": (v_cache, cached),
+            "rope": (rope, (ALL, ALL)),
+            **({} if q_norm is None else {"q_norm": (q_norm, (ALL,))}),
             **({} if table is None else {"table": (table, (ALL, ALL))}),
         },
-        {"out": (out, (Span(own.lo + base, own.hi + base), head))},
+        {"out": (out, (of_tile, head))},
         params={
             "ROWS": chunk,
             "BASE": base,
@@ -200,6 +218,7 @@ def chunk_attention(
             "KV_HEADS": heads,
             "GROUP": group,
             "D": d,
+            "EPS": eps,
             **dict(tile.params),
         },
         flops=4.0 * d * tile.m * (capacity + chunk / 2),

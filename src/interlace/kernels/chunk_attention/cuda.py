@@ -24,8 +24,11 @@ OPERANDS = Struct(
     (
         *((name, TENSOR_MAP) for name in ("q", "k", "v", "k_cache", "v_cache")),
         *((name, "const int*") for name in ("first", "position", "sequence", "table")),
+        ("rope", "const float*"),
+        ("q_norm", "const ELEMENT*"),
         ("out", "ELEMENT*"),
         *((name, "int") for name in _NUMBERS),
+        ("eps", "float"),
     ),
 )
 
@@ -55,7 +58,7 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         ).descriptor
 
     boxes = {"q": int(op.param("BM")), "k": keys, "v": keys}
-    of_chunk = {name: tensors[name][base:] for name in ("v", "position", "sequence", "out")}
+    of_chunk = {name: tensors[name][base:] for name in ("q", "v", "position", "sequence", "out")}
     table = tensors.get("table")
     return OPERANDS.pack(
         **{
@@ -67,6 +70,8 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         position=of_chunk["position"],
         sequence=of_chunk["sequence"],
         table=table,
+        rope=tensors["rope"],
+        q_norm=tensors.get("q_norm"),
         out=of_chunk["out"],
         rows=int(op.param("ROWS")),
         window=int(op.param("ROWS")),
@@ -76,16 +81,17 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         capacity=int(op.param("CAPACITY")),
         pages=int(op.param("PAGES")),
         table_pages=0 if table is None else table.shape[1],
+        eps=float(op.param("EPS")),
     )
 
 
 MEGAKERNEL_BODY = MegakernelBody(
-    include("ops/causal_attention.cuh", "ops/chunk_attention.cuh"),
+    include("ops/rows.cuh", "ops/causal_attention.cuh", "ops/chunk_attention.cuh"),
     OPERANDS,
     _pack,
     Tiling(_build_tile, Warpgroups(count_required=count_warpgroups)),
     MegakernelLoads(
-        pre_wait_inputs=("first", "position", "sequence", "table", "k_cache", "v_cache"),
+        pre_wait_inputs=("first", "position", "sequence", "table", "k_cache", "v_cache", "rope", "q_norm"),
         evict_first_inputs=("k_cache", "v_cache"),
     ),
     check=check_heads,

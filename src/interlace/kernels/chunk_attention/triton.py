@@ -8,7 +8,7 @@ import triton.language as tl
 from interlace.kernels.causal_attention.triton import update_softmax
 from interlace.kernels.primitives.dot import narrow
 from interlace.kernels.primitives.pages import find_row
-from interlace.kernels.primitives.rope import make_indices, mask_padding
+from interlace.kernels.primitives.rope import apply_rope, make_indices, mask_padding
 
 
 @triton.jit
@@ -23,6 +23,8 @@ def chunk_attention_tile(
     sequence,
     k_cache,
     v_cache,
+    rope,
+    q_norm,
     table,
     out,
     ROWS,
@@ -34,6 +36,7 @@ def chunk_attention_tile(
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
+    EPS: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     STAGES: tl.constexpr,
@@ -50,9 +53,11 @@ def chunk_attention_tile(
     low = tl.min(tl.where(live, begin, ROWS), 0)
     high = tl.max(tl.where(live, row + 1, 0), 0)
 
-    at = (row.to(tl.int64) * (KV_HEADS * GROUP) + tile.j * GROUP + tile.l) * D
-    queries = tl.load(q + at[:, None] + d[None, :], mask=live[:, None], other=0.0)
-    queries = mask_padding(queries, D)
+    mine = BASE + tl.minimum(row, ROWS - 1)
+    at = (mine.to(tl.int64) * (KV_HEADS * GROUP) + tile.j * GROUP + tile.l) * D
+    angles = rope + tl.minimum(tl.maximum(tl.load(position + mine), 0), CAPACITY - 1).to(tl.int64) * D
+    queries = apply_rope(q + at[:, None], q_norm, angles[:, None], D, EPS)
+    queries = mask_padding(narrow(tl.where(live[:, None], queries, 0.0), q.dtype.element_ty), D)
     most = tl.full((BM,), float("-inf"), tl.float32)
     weight = tl.zeros((BM,), tl.float32)
     acc = tl.zeros((BM, d.shape[0]), tl.float32)

@@ -7,13 +7,15 @@ from math import gcd
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
+from interlace.kernels.bodies import PANEL
 from interlace.kernels.causal_attention.tile import AttentionTile
 from interlace.kernels.tuning import Tuning
 from interlace.policies.tiling import OpTiling, Tilings
 
 #: Name of the kernel.
 NAME = "chunk_attention"
-_ROWS, _BLOCK = 64, 64 * 128  # rows of a warpgroup, elements of a block of keys
+_ROWS = 64  # rows of a warpgroup
+_BLOCK = 64 * 128  # most elements of a block of keys, heads in whole panels, times warpgroups: a thread has registers
 
 
 def _select_default(graph: Graph, device: DeviceSpec) -> Tilings:
@@ -22,7 +24,7 @@ def _select_default(graph: Graph, device: DeviceSpec) -> Tilings:
     for op in graph.ops:
         if op.kernel == NAME:
             groups = 1 if int(op.param("ROWS")) + int(op.param("BASE")) <= _ROWS else 2
-            keys = 64 if int(op.param("D")) * 64 <= _BLOCK else 32
+            keys = 64 if -(-int(op.param("D")) // PANEL) * PANEL * 64 * groups <= _BLOCK else 32
             keys = gcd(keys, int(op.param("PAGE")))  # of 64 and 0: 64
             ops[op.name] = OpTiling(AttentionTile(_ROWS * groups, keys, 1, 4 * groups).params)
     return ops

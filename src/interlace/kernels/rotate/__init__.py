@@ -9,7 +9,7 @@ heads of these rows are rotated once. The last rows of x are a chunk; with 3 row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -37,13 +37,9 @@ _HEADS = 4  # of a tile
 _ROWS = 4, 8, 16  # of a tile: in the first, four warps have all heads in flight at once
 
 
-def select_rows(chunk: int, heads: Iterable[int], sms: int) -> int:
-    """Return the rows of a tile of ops of so many heads each: the fewest whose tiles are one wave, all ops together.
-
-    A tile's heads come batch by batch, so few rows are fast; but a worker with tiles of two ops takes twice as long.
-    """
-    columns = sum(-(-each // _HEADS) for each in heads)
-    waves = (rows for rows in _ROWS if -(-chunk // rows) * columns <= sms)
+def select_rows(chunk: int, heads: int, sms: int) -> int:
+    """Return the rows of a tile: the fewest whose tiles are one wave, because a tile's heads come batch by batch."""
+    waves = (rows for rows in _ROWS if -(-chunk // rows) * -(-heads // _HEADS) <= sms)
     return next(waves, _ROWS[-1])
 
 
