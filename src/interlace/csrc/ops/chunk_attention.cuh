@@ -192,7 +192,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = min(first + own + r * 8, op.rows - 1);
-        angles[r] = op.rope + (long long)min(max(__ldcg(op.position + row), 0), op.capacity - 1) * D;
+        angles[r] = op.rope + (long long)min(max(__ldcg(op.position + row), 0), op.angles - 1) * D;
         if constexpr (!KEPT)
 #pragma unroll
           for (int p = 0; p < PIECES; ++p) {

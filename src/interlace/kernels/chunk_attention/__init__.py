@@ -219,6 +219,7 @@ def chunk_attention(
             "GROUP": group,
             "D": d,
             "EPS": eps,
+            "ANGLES": rope.shape[0],
             **dict(tile.params),
         },
         flops=4.0 * d * tile.m * (capacity + chunk / 2),

@@ -16,7 +16,7 @@ from interlace.kernels.bodies import PANEL, MegakernelTile
 from interlace.kernels.causal_attention.cuda import build_tile, check_heads, count_warpgroups, encode_head_map
 from interlace.kernels.megakernel_body import MegakernelBody, MegakernelLoads, Tiling, Warpgroups
 
-_NUMBERS = ("rows", "window", "kv_heads", "group", "batch", "capacity", "pages", "table_pages")
+_NUMBERS = ("rows", "window", "kv_heads", "group", "batch", "capacity", "pages", "table_pages", "angles")
 #: Operands of each op in a launch; those of causal attention and of the caches. Tensors of all rows of the step begin
 #: at the chunk's first.
 OPERANDS = Struct(
@@ -81,6 +81,7 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         capacity=int(op.param("CAPACITY")),
         pages=int(op.param("PAGES")),
         table_pages=0 if table is None else table.shape[1],
+        angles=int(op.param("ANGLES")),
         eps=float(op.param("EPS")),
     )
 

@@ -37,6 +37,7 @@ def chunk_attention_tile(
     GROUP: tl.constexpr,
     D: tl.constexpr,
     EPS: tl.constexpr,
+    ANGLES,
     BM: tl.constexpr,
     BN: tl.constexpr,
     STAGES: tl.constexpr,
@@ -55,7 +56,7 @@ def chunk_attention_tile(
 
     mine = BASE + tl.minimum(row, ROWS - 1)
     at = (mine.to(tl.int64) * (KV_HEADS * GROUP) + tile.j * GROUP + tile.l) * D
-    angles = rope + tl.minimum(tl.maximum(tl.load(position + mine), 0), CAPACITY - 1).to(tl.int64) * D
+    angles = rope + tl.minimum(tl.maximum(tl.load(position + mine), 0), ANGLES - 1).to(tl.int64) * D
     queries = apply_rope(q + at[:, None], q_norm, angles[:, None], D, EPS)
     queries = mask_padding(narrow(tl.where(live[:, None], queries, 0.0), q.dtype.element_ty), D)
     most = tl.full((BM,), float("-inf"), tl.float32)
