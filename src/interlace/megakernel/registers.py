@@ -13,7 +13,7 @@ from interlace.core.errors import CompileError
 from interlace.kernels.bodies import OPERAND_REGISTERS
 from interlace.kernels.cuda.compiler import CudaBinary, compile_source
 
-_REGISTER_FILE_BYTES = 4 * 255  # of a thread; a launch that spills more for each of its kernels is rejected
+_REGISTER_FILE_BYTES = 4 * 255  # register file of a thread; a launch that spills more is rejected
 _MAX_STACK_BYTES = 512 << 10  # of a thread's local memory, by CUDA's programming guide
 
 
@@ -41,9 +41,8 @@ def compile_launch(
         with ThreadPoolExecutor() as threads:
             made += threads.map(with_fewer, OPERAND_REGISTERS[1:])
     binary = min(made, key=lambda binary: binary.resources.spill_bytes)
-    distinct = [*dict.fromkeys(kernels)]
-    named = ", ".join(distinct)
-    if binary.resources.spill_bytes > _REGISTER_FILE_BYTES * len(distinct):  # the spills of all kernels add up
+    named = ", ".join(dict.fromkeys(kernels))
+    if binary.resources.spill_bytes > _REGISTER_FILE_BYTES:
         raise CompileError(
             f"a launch of kernels {named} does not fit the registers: a thread has {_REGISTER_FILE_BYTES} "
             f"bytes of them, and moves {binary.resources.spill_bytes} bytes to and from memory; use smaller tiles"
