@@ -159,6 +159,14 @@ def test_a_server_that_is_killed_ends_the_engine() -> None:
         assert str(running.failure.result(20)) == "the server's process ended with status -9"
 
 
+def test_a_server_that_ends_before_it_is_told_anything_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is told is more than a pipe holds."""
+    monkeypatch.setattr(process_module, "_COMMAND", "import sys; sys.exit(3)")
+    engine = FakeEngine(chat_template="x" * (1 << 20))
+    with run_both(engine) as running:
+        assert str(running.failure.result(20)) == "the server's process ended with status 3"
+
+
 @contextmanager
 def run_script() -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Run the script, and yield its process and port once it answers."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from interlace.core.arguments import check_type
 from interlace.core.errors import LengthError, RequestError
 from interlace.engine.params import SamplingParams
-from interlace.models.llama import PAGE_TOKENS
 from interlace.nn.decoder.ids import check_vocabulary, to_id_list
+from interlace.nn.decoder.pages import PageAllocator
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RequestLimits:
                 f"{self.max_model_len - 1}"
             )
         max_tokens = room if params.max_tokens is None else min(room, params.max_tokens)
-        blocks = -(-(len(tokens) + max_tokens - 1) // PAGE_TOKENS)
+        blocks = PageAllocator.count_pages(len(tokens) + max_tokens - 1)
         if self.num_blocks is not None and blocks > self.num_blocks:
             raise LengthError(
                 f"the prompt has {len(tokens)} tokens, and with {max_tokens} new ones it takes {blocks} blocks of "

@@ -6,6 +6,8 @@
     part 2                                        x              x         -
     then each part adds the partials of its own share to its own, in the order of k, and posts the tile: 3 posts
 
+Where sums of squares of a row must stay together, shares are rows (``csrc/ops/matmul/row_shares.cuh``).
+
 So each part waits for all others, including later items. This cannot deadlock:
 
 - Every worker is resident, as per-worker queues require, and has at most one item of the op.

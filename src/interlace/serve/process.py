@@ -71,7 +71,7 @@ def serve(
         theirs.close()
         their_grammars.close()
         assert process.stdin is not None
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError):  # the process has ended, as its status will say
             process.stdin.write(pickle.dumps(told))
             process.stdin.flush()
         gc.collect()

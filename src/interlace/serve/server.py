@@ -100,6 +100,6 @@ def run_server(
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, min(most, 1 << 16)), most))  # one for each connection
     api = ApiServer(engine, settings, report)
     gc.collect()
-    gc.freeze()  # later collections, in which no step is enqueued, need not look at the model's plans
+    gc.freeze()  # later collections, in which no answer is sent, need not look at the modules
     ApiUvicorn(api).run(sockets=[listening])
     return api.engine_thread.failure

@@ -153,7 +153,8 @@ template <class Config> struct SerialFixup : Partials<Config> {
 };
 
 // A share is GROUPS groups of 8 columns; where they do not divide evenly the first MORE shares have one group more than
-// the others, which may have none. For each share the workspace has the partials of the other parts, one part after another.
+// the others, which may have none. For each share the workspace has the partials of the other parts, one part after
+// another.
 template <class Config> struct CooperativeFixup : Partials<Config> {
   typedef Partials<Config> Base;
   typedef Accumulators<Config> Acc;

@@ -31,7 +31,7 @@ template <class Config> struct RowShares : Partials<Config> {
     const long long number = (share * OTHERS + other) * WARPGROUPS + warpgroup();
     return launch.workspace + ((long long)item.slot + ((number * BLOCKS + block) * CHUNKS + chunk) * ROWS) * 512;
   }
-  // Stores a thread's two columns of each 8, of 64 columns from group `first` on: f(token of its share, column, values).
+  // Calls f(token of its share, column, values) for two columns of each 8 of a chunk of 64 that a thread has.
   template <class F> DEVICE static void each_pair(const float (&accumulators)[BN / 2], int chunk, F f) {
     const int thread = threadIdx.x % 128, lane = thread % 32, token = thread / 32 * 2 * ROWS + lane / 4 % ROWS;
 #pragma unroll
