@@ -159,8 +159,8 @@ def test_a_server_that_is_killed_ends_the_engine() -> None:
         assert str(running.failure.result(20)) == "the server's process ended with status -9"
 
 
+def test_a_server_that_ends_before_it_is_told_anything_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pipe to the server holds less than the message to it."""
-    """What it is told is more than a pipe holds."""
     monkeypatch.setattr(process_module, "_COMMAND", "import sys; sys.exit(3)")
     engine = FakeEngine(chat_template="x" * (1 << 20))
     with run_both(engine) as running:
