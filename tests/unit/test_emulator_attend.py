@@ -29,7 +29,8 @@ emulated = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 CAPACITY, POSITIONS, HEADS = 200, (0, 1, 63, 64, 150, 199), 2
 TOLERANCE = {"bf16": 1e-2, "fp16": 1.3e-3}
-#: dtype, elements of a head, queries of its group, splits, normalised, positions of a page. A stage has 32 positions.
+#: dtype, elements of a head, queries of its group, splits, normalised, positions of a page. A stage has 32 positions,
+#: or 64 of heads of 64 elements, unless a page has fewer.
 CASES = (
     (il.bf16, 16, 4, 1, False),  # lanes keep scores of several heads
     (il.bf16, 64, 4, 2, False),  # and all that follow on tensor cores
@@ -46,6 +47,7 @@ CASES = (
     (il.bf16, 208, 1, 2, False, 32),
     (il.bf16, 256, 3, 1, False, 64),
     (il.fp16, 192, 32, 2, False),
+    (il.bf16, 64, 2, 1, True, 32),
 )
 #: Cases of every run: all kinds above, and those with faults. They are compiled without the others.
 OFTEN = tuple(CASES[n] for n in (0, 1, 2, 5, 6, 8, 11, 13))

@@ -18,7 +18,7 @@ SHARE = include("ops/attend/exponents.cuh", "ops/attend/share_equal.cuh")
 SHARE_TABLE = include("ops/attend/exponents.cuh", "ops/attend/share_table.cuh")
 _HEADS = 8  # of a warp
 _WARPS = 4, 8  # fewest and most warps of a block
-_BOX = 32  # positions of a bulk load
+_BOXES = 32, 64  # positions of a bulk load: 64 where these are 8 KiB of a head, in whole blocks and pages
 _WIDTHS = range(64, 257, 16)  # elements of a head
 _PANEL = 64  # elements of a row of a bulk load
 _MAX_IN_HEADER = 26 * 256  # elements of q, k and v: each stage has a header
@@ -48,10 +48,10 @@ def _can_use_ll(op: Op, tensors: Mapping[str, Tensor], name: str) -> bool:
 
 def can_use_mma(op: Op, tensors: Mapping[str, Tensor]) -> bool:
     """Return whether this body computes an op."""
-    d, group, page = (int(op.param(name)) for name in ("D", "GROUP", "PAGE"))
+    d, group, page, block = (int(op.param(name)) for name in ("D", "GROUP", "PAGE", "BLOCK"))
     of_two_bytes = tensors["k_cache"].dtype.itemsize == 2
     fits = group <= _HEADS * _WARPS[0] and _count_own(op) <= _MAX_IN_HEADER
-    return of_two_bytes and d in _WIDTHS and fits and page % _BOX == 0
+    return of_two_bytes and d in _WIDTHS and fits and page % _BOXES[0] == 0 and (not page or block % _BOXES[0] == 0)
 
 
 def _compute_scratch_bytes(op: Op) -> int:
@@ -60,8 +60,14 @@ def _compute_scratch_bytes(op: Op) -> int:
     return 4 * _WARPS[1] * min(group, _HEADS) * (d + 4) + 2 * _count_polled(op)
 
 
+def _select_box(op: Op) -> int:
+    """Return the positions of a bulk load, as ``products.cuh`` computes them."""
+    d, page, block = (int(op.param(name)) for name in ("D", "PAGE", "BLOCK"))
+    return _BOXES[d <= _PANEL and page % _BOXES[1] == 0 and block % _BOXES[1] == 0]
+
+
 def _compute_stage_bytes(op: Op) -> int:
-    return 2 * _BOX * -(-int(op.param("D")) // _PANEL) * _PANEL * 2
+    return 2 * _select_box(op) * -(-int(op.param("D")) // _PANEL) * _PANEL * 2
 
 
 def _compute_header_bytes(op: Op) -> int:
@@ -70,7 +76,7 @@ def _compute_header_bytes(op: Op) -> int:
 
 
 def _compute_box_rows(op: Op) -> dict[str, int]:
-    return dict.fromkeys(("k_cache", "v_cache"), _BOX)
+    return dict.fromkeys(("k_cache", "v_cache"), _select_box(op))
 
 
 def build_mma_source(share: str) -> str:

@@ -1,9 +1,10 @@
 // Attention of one new token a sequence over its KV cache on tensor cores: 16-bit elements, heads of 64 to 256 elements.
 //
 // As attend.cuh, keys and values of a tile's share come through the ring, some positions to a stage. Here tensor maps
-// load them, in boxes of 32 positions and 64 elements: rows of 128 bytes with the 128-byte swizzle, so that eight rows
-// of a matrix lie in different banks. A head of 80 elements ends inside its second panel of 64, of which nothing is read
-// after it. Positions of a box after the share's last one do not count. Where other ops of
+// load them, in boxes of 64 elements and as many positions as make up 8 KiB of a head, if pages have these: rows of 128
+// bytes with the 128-byte swizzle, so that eight rows of a matrix lie in different banks. A head of 80 elements ends
+// inside its second panel of 64, of which nothing is read after it. Positions of a box after the share's last one do not
+// count. Where other ops of
 // the launch have large load slots, of which attention loads nothing, values go there (APART), and the ring holds more
 // of the cache while queries are awaited.
 //
@@ -34,10 +35,11 @@
 #include "../../ring/streamed.cuh"
 #include "../../ll.cuh"
 
-constexpr int BOX = 32, BLOCK_ROWS = 16;  // positions of a bulk load, and of a matrix product
+constexpr int BOX = D > 64 || PAGE % 64 || BLOCK % 64 ? 32 : 64;  // positions of a bulk load
+constexpr int BLOCK_ROWS = 16;                                    // of a matrix product
 // Blocks that a warp takes at once, as independent chains of instructions; a split has few.
 constexpr bool WIDE = D > 128;
-constexpr int BLOCKS = WHOLE && !WIDE ? BOX / BLOCK_ROWS : 1, AT_ONCE = BLOCKS * BLOCK_ROWS;
+constexpr int BLOCKS = WHOLE && !WIDE ? 2 : 1, AT_ONCE = BLOCKS * BLOCK_ROWS;
 constexpr int BLOCK_BYTES = BLOCK_ROWS * 128, PANEL_BYTES = BOX * 128, BOX_BYTES = (D + 63) / 64 * PANEL_BYTES;
 // Boxes of a stage: with keys and values in the prefetch slot, or, where load slots are large, with values there.
 constexpr int BOXES_TOGETHER = PREFETCH_BYTES / (2 * BOX_BYTES);
@@ -479,7 +481,8 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
     const unsigned keys = stream.address(), values = values_in(stream.slot());
 #pragma unroll 1
     for (; which < WARPS_PER_SET && turn * AT_ONCE < count; turn += WARPS_PER_SET) {
-      const unsigned block = (unsigned)turn * BLOCKS, from = block / 2 * BOX_BYTES + block % 2 * BLOCK_BYTES;
+      const unsigned block = (unsigned)turn * BLOCKS, of_box = BOX / BLOCK_ROWS;
+      const unsigned from = block / of_box * BOX_BYTES + block % of_box * BLOCK_BYTES;
       softmax.add(keys + from, values + from, row, count - turn * AT_ONCE);
     }
     turn -= STAGE_ROWS / AT_ONCE;
