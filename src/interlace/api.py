@@ -37,7 +37,14 @@ from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.stealing import Stealing, Victim
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import build
-from interlace.policies.interleavings import ExplicitInterleaving, HalfRowPanels, Interleaving, OpAfterOp, RowPanels
+from interlace.policies.interleavings import (
+    Abreast,
+    ExplicitInterleaving,
+    HalfRowPanels,
+    Interleaving,
+    OpAfterOp,
+    RowPanels,
+)
 from interlace.policies.orders import (
     ColumnMajor,
     ExplicitOrder,
@@ -75,6 +82,7 @@ __all__ = [
     "PERSISTENT",
     "SEMAPHORE_STREAMS",
     "SERIAL",
+    "Abreast",
     "Access",
     "Activation",
     "Affine",

@@ -611,7 +611,7 @@ def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
     [
         ("--policy", "tile, row, column, conv2d, kernel, consumer, none, batched-row:4, strided:3"),
         ("--order", "row, column, serpentine, morton, hilbert, grouped:8, grouped-serpentine:8"),
-        ("--interleave", "op-after-op, half-rows, panels:2"),
+        ("--interleave", "op-after-op, half-rows, panels:2, abreast:132"),
         ("--dispatch", "ticket, static, static-balanced"),
         ("--split", "whole, split-k:4, stream-k:132"),
         ("--preset", "llama3-8b, llama3-70b-tp8, gpt3-145b-tp8, minilm, relu, swiglu, gelu, swiglu-tp8"),

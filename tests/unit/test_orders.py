@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import OrderError
-from interlace.graph.access import ALL, Access, Affine, Span
+from interlace.graph.access import ALL, Access, Affine, Span, axes
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
-from interlace.plan.plan import Plan
+from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.build import build
 from interlace.policies.interleavings import (
+    Abreast,
     ExplicitInterleaving,
     HalfRowPanels,
     Interleaving,
@@ -227,6 +229,30 @@ def test_interleavings_are_those_of_the_table_in_the_module(interleaving: Interl
 
 
 @pytest.mark.parametrize(
+    ("workers", "expected"),
+    [
+        (8, "a0 a1 a2 a3 a4 a5 b0 b1 c0"),  # all of both begin at once anyway
+        (7, "a0 a1 a2 a3 a4 b0 b1 a5 c0"),
+        (6, "a0 a1 a2 a3 b0 b1 a4 a5 c0"),
+        (3, "a0 b0 b1 a1 a2 a3 a4 a5 c0"),
+        (2, "a0 a1 a2 a3 a4 a5 b0 b1 c0"),  # the second fills all workers by itself
+    ],
+)
+@pytest.mark.parametrize("chained", [False, True])
+def test_ops_that_share_a_result_have_workers_of_their_own_unless_one_waits(
+    chained: bool, workers: int, expected: str
+) -> None:
+    (i,) = axes(1)
+    beside = Access("out", "y", (Span(i + 6, i + 7),))
+    second = replace(pointwise("b", "y" if chained else "x", "y", (2,), (1,)), writes=(beside,))
+    shapes = dict.fromkeys("xyz", (8,))
+    graph = program(shapes, pointwise("a", "x", "y", (6,), (1,)), second, pointwise("c", "y", "z", (8,), (8,)))
+    items = build(graph, Schedule(workers, Dispatch.STATIC, interleaving=Abreast(workers))).items
+    found = " ".join("abc"[op] + str(tile) for op, tile in zip(items.op.tolist(), items.tile.tolist(), strict=True))
+    assert found == ("a0 a1 a2 a3 a4 a5 b0 b1 c0" if chained else expected)
+
+
+@pytest.mark.parametrize(
     ("shape", "expected"),
     [
         ((2, 5), [2, 1, 0, 4, 3, 7, 6, 5, 9, 8]),  # columns 0 to 2 of a row, then 3 and 4
@@ -347,6 +373,12 @@ def test_users_interleaving_that_loses_an_item_is_refused() -> None:
 def test_panels_without_rows_or_with_negative_lag_are_refused(rows: int, lag: int) -> None:
     with pytest.raises(OrderError, match=rf"Panels\({rows}, lag={lag}\); use rows >= 1 and lag >= 0"):
         RowPanels(rows, lag)
+
+
+@pytest.mark.parametrize("workers", [0, -3])
+def test_no_workers_cannot_run_ops_abreast(workers: int) -> None:
+    with pytest.raises(OrderError, match=rf"Abreast\({workers}\); use at least one worker"):
+        Abreast(workers)
 
 
 @EXAMPLES

@@ -24,7 +24,7 @@ from interlace.orders.order_file import read_order
 from interlace.orders.panels import EvictionPolicy
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import STEAL_ONE, Stealing, Victim
-from interlace.policies.interleavings import HalfRowPanels, Interleaving, OpAfterOp, RowPanels
+from interlace.policies.interleavings import Abreast, HalfRowPanels, Interleaving, OpAfterOp, RowPanels
 from interlace.policies.orders import Order
 from interlace.policies.schedule import Assignment
 from interlace.policies.splits import Split, SplitK, StreamK, WholeTiles
@@ -172,7 +172,9 @@ ORDERS: NameTable[Order] = NameTable(
 )
 CACHES = NameTable("cache", {c.value: c for c in EvictionPolicy})
 INTERLEAVINGS: NameTable[Interleaving] = NameTable(
-    "interleaving", {"op-after-op": OpAfterOp(), "half-rows": HalfRowPanels()}, {"panels": (2, RowPanels)}
+    "interleaving",
+    {"op-after-op": OpAfterOp(), "half-rows": HalfRowPanels()},
+    {"panels": (2, RowPanels), "abreast": (DEFAULT_GPU.sms, Abreast)},
 )
 SPLITS: NameTable[Split] = NameTable(
     "split", {"whole": WholeTiles()}, {"split-k": (4, SplitK), "stream-k": (DEFAULT_GPU.sms, StreamK)}

@@ -22,6 +22,7 @@ from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.retile import retile
+from interlace.policies.interleavings import Interleaving, OpAfterOp
 from interlace.policies.schedule import Schedule
 from interlace.policies.sync import ConsumerSync
 from interlace.policies.tiling import OpTiling, Tilings, merge_tilings
@@ -66,6 +67,11 @@ class Executor(ABC):
     def select_dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Schedule | None = None) -> Dispatch:
         """Return the default dispatch for a graph in its tiles on a device; ``chosen`` is the schedule so far."""
         return cls.dispatches[0]
+
+    @classmethod
+    def select_interleaving(cls, graph: Graph, device: DeviceSpec) -> Interleaving:
+        """Return the default interleaving of the ops of a graph on a device."""
+        return OpAfterOp()
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
@@ -125,7 +131,10 @@ class Executor(ABC):
         }
         one = set(orders.values())
         order = one.pop() if len(one) == 1 else orders
-        schedule = Schedule(device.sms, policy=ConsumerSync(), order=order, split=splits, tiles=tiles)
+        merged = cls.select_interleaving(graph, device)
+        schedule = Schedule(
+            device.sms, policy=ConsumerSync(), order=order, split=splits, interleaving=merged, tiles=tiles
+        )
         return replace(schedule, dispatch=cls.select_dispatch(tiled, device, schedule)), tiled
 
     @classmethod

@@ -53,6 +53,7 @@ from interlace.megakernel.table import DeviceTables, build_worker_tables
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
+from interlace.policies.interleavings import Abreast, Interleaving, OpAfterOp, find_joint_writers
 from interlace.policies.schedule import Schedule
 from interlace.sim.modes import LLHandOffs, Mode, make_megakernel_mode
 from interlace.trace.events import Trace
@@ -108,6 +109,10 @@ class MegakernelExecutor(DeviceExecutor):
     @classmethod
     def select_dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Schedule | None = None) -> Dispatch:
         return select_dispatch(graph, device, chosen)
+
+    @classmethod
+    def select_interleaving(cls, graph: Graph, device: DeviceSpec) -> Interleaving:
+        return Abreast(device.sms) if find_joint_writers(graph) else OpAfterOp()
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:

@@ -6,6 +6,11 @@ Two chained ops of two row panels each (``u`` feeds ``d`` row by row):
     RowPanels(1)           u0 u0 | d0 d0 | u1 u1 | d1 d1
     HalfRowPanels()          u0 | u0 d0 d0 | u1 | u1 d1 d1     (a split d0 starts after the first half)
 
+Two ops that write parts of one tensor, of six tiles and of two, on six workers:
+
+    OpAfterOp()         a0 a1 a2 a3 a4 a5 | b0 b1      both of b follow one of a
+    Abreast(6)          a0 a1 a2 a3 b0 b1 | a4 a5      b begins at once
+
 Panels and halves are defined in the producers' tile coordinates. A consumer joins the first group in which
 everything that it waits for is complete, for any graph and policy.
 """
@@ -22,6 +27,7 @@ from interlace.core.arguments import check_int
 from interlace.core.errors import OrderError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies
+from interlace.graph.graph import Graph
 from interlace.graph.ragged import find_distinct, group_by
 from interlace.policies.orders import check_permutation
 
@@ -96,6 +102,40 @@ class HalfRowPanels(Interleaving):
             return coords[:, 0] * 2 + (coords[:, -1] * 2 >= grid[-1])
 
         return _sort_by_group(parts, dependencies, post, source, 0)
+
+
+@dataclass(frozen=True)
+class Abreast(Interleaving):
+    """``OpAfterOp``, but two ops that write parts of one tensor run beside each other on so many workers.
+
+    If the second has fewer items than there are workers, and both together have more, its items go before the last ones
+    of the first, so that each begins on a worker of its own. Use it where the first op's items load their data ahead,
+    such as a KV cache, and the second's wait for theirs: what they wait for passes while others work.
+    """
+
+    workers: int
+
+    def __post_init__(self) -> None:
+        if check_int(self.workers, "Abreast", "workers") < 1:
+            raise OrderError(f"Abreast({self.workers}); use at least one worker")
+
+    def interleave(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
+        by_op = group_by(parts.op, len(dependencies.graph.ops))
+        items = [by_op[op] for op in range(len(dependencies.graph.ops))]
+        for second in find_joint_writers(dependencies.graph):
+            first = second - 1
+            alone, both = self.workers - len(items[second]), len(items[first]) + len(items[second])
+            waits = any(source == first for link in dependencies.find_links(second) for source, _ in link.sources)
+            if not waits and alone > 0 and both > self.workers:
+                early, late = np.split(items[first], [alone])
+                items[first], items[second] = early, np.concatenate([items[second], late])
+        return np.concatenate(items)
+
+
+def find_joint_writers(graph: Graph) -> list[int]:
+    """Return the positions of the ops that write a tensor which the op before them writes, too."""
+    written = [{access.tensor for access in op.writes} for op in graph.ops]
+    return [n for n in range(1, len(written)) if written[n - 1] & written[n]]
 
 
 @dataclass(frozen=True)
