@@ -168,27 +168,39 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     }
   }
 
-  // Normalises and rotates two neighbours of the low half of a query, and those of its high half.
-  DEVICE static void rotate(unsigned& low, unsigned& high, float2 cosines, float2 sines, const unsigned* gains,
-                            int half, float factor) {
+  // Two neighbours of the low half of a head's norm weight, and those of its high half.
+  struct Gains {
+    unsigned low, high;
+    DEVICE void load(const Operands& op, int pair) {
+      const unsigned* const at = reinterpret_cast<const unsigned*>(op.q_norm) + pair;
+      low = __ldcg(at), high = __ldcg(at + D / 4);
+    }
+  };
+  // Normalises, if the op has a norm, and rotates two neighbours of the low half of a query, and those of its high half.
+  DEVICE static void rotate(unsigned& low, unsigned& high, float2 cosines, float2 sines, const Operands& op,
+                            const Gains& gains, float factor) {
     float2 x = as_floats(low), y = as_floats(high);
-    if (gains) {
-      const float2 of_low = as_floats(__ldcg(gains)), of_high = as_floats(__ldcg(gains + half / 2));
+    if (op.q_norm) {
+      const float2 of_low = as_floats(gains.low), of_high = as_floats(gains.high);
       x = make_float2(x.x * factor * of_low.x, x.y * factor * of_low.y);
       y = make_float2(y.x * factor * of_high.x, y.y * factor * of_high.y);
     }
     low = as_pair(rotate_part(x.x, cosines.x, -y.x, sines.x), rotate_part(x.y, cosines.y, -y.y, sines.y));
     high = as_pair(rotate_part(y.x, cosines.x, x.x, sines.x), rotate_part(y.y, cosines.y, x.y, sines.y));
   }
-  // Rotation of the queries of 64 rows. Made before they arrive, since positions and angles are there before the item.
+  // Rotation of the queries of 64 rows. Made before they arrive, since all that it takes is there before the item.
   struct Rotation {
     static constexpr bool KEPT = Base::KEEPS_QUERIES;
     static constexpr int PIECES = D / 16;  // of 8 elements, of a half
     const float* angles[2];                // of a thread's two rows; of the row that it shares, if queries are kept
     float2 cosines[KEPT ? 1 : PIECES][2], sines[KEPT ? 1 : PIECES][2];
+    Gains gains[KEPT ? 1 : PIECES] = {};
 
     DEVICE Rotation(const Operands& op, int first) {
       const int thread = threadIdx.x % 128, own = KEPT ? thread / 2 : thread / 32 * 16 + thread % 32 / 4;
+      if (!KEPT && op.q_norm)
+#pragma unroll
+        for (int p = 0; p < PIECES; ++p) gains[p].load(op, p * 4 + thread % 4);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = min(first + own + r * 8, op.rows - 1);
@@ -205,12 +217,10 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
       if constexpr (KEPT) {
         apply_kept(op);
       } else {
-        const unsigned* const gains =
-            op.q_norm ? reinterpret_cast<const unsigned*>(op.q_norm) + threadIdx.x % 4 : nullptr;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           float factor = 1.0f;
-          if (gains) {
+          if (op.q_norm) {
             float squares = 0.0f;
 #pragma unroll
             for (int p = 0; p < 2 * PIECES; ++p) {
@@ -223,8 +233,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
           }
 #pragma unroll
           for (int p = 0; p < PIECES; ++p)
-            rotate(queries[p * 2 + r], queries[(p + PIECES) * 2 + r], cosines[p][r], sines[p][r],
-                   gains ? gains + p * 4 : nullptr, D / 2, factor);
+            rotate(queries[p * 2 + r], queries[(p + PIECES) * 2 + r], cosines[p][r], sines[p][r], op, gains[p], factor);
         }
       }
     }
@@ -256,10 +265,12 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
         unsigned lows[4] = {(unsigned)low.x, (unsigned)low.y, (unsigned)low.z, (unsigned)low.w};
         unsigned highs[4] = {(unsigned)high.x, (unsigned)high.y, (unsigned)high.z, (unsigned)high.w};
         const float2* const at = reinterpret_cast<const float2*>(angles[0] + p * 8);
-        const unsigned* const gains = op.q_norm ? reinterpret_cast<const unsigned*>(op.q_norm) + p * 4 : nullptr;
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          rotate(lows[i], highs[i], __ldcg(at + i), __ldcg(at + i + D / 4), gains ? gains + i : nullptr, D / 2, factor);
+        for (int i = 0; i < 4; ++i) {
+          Gains of_pair = {};
+          if (op.q_norm) of_pair.load(op, p * 4 + i);
+          rotate(lows[i], highs[i], __ldcg(at + i), __ldcg(at + i + D / 4), op, of_pair, factor);
+        }
         store_shared_128(address(p), make_int4((int)lows[0], (int)lows[1], (int)lows[2], (int)lows[3]));
         store_shared_128(address(p + PIECES), make_int4((int)highs[0], (int)highs[1], (int)highs[2], (int)highs[3]));
       }

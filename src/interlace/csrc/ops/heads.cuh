@@ -29,14 +29,23 @@ template <int D, class T> DEVICE Halves<D, T> halves_at(const T* from) {
   halves.load(from);
   return halves;
 }
-// Normalises a head (unless `weight` is null), and rotates it by a row of the table; called by a warp.
+// Weight of the RMS norm of heads, if there is one. It depends on nothing: load it together with the first head.
+template <int D, class T> struct Gains {
+  bool any;
+  Halves<D, T> of = {};
+  DEVICE Gains(const T* weight) : any(weight) {
+    if (any) of.load(weight);
+  }
+};
+template <int D, class T> DEVICE Gains<D, T> gains_at(const T* weight) { return {weight}; }
+// Normalises a head (if there are gains), and rotates it by a row of the table; called by a warp.
 template <int D, class T, class W>
-DEVICE Halves<D, float> transform(const Halves<D, T>& x, const W* weight, const Halves<D, float>& angles, float eps) {
+DEVICE Halves<D, float> transform(const Halves<D, T>& x, const Gains<D, W>& gains, const Halves<D, float>& angles,
+                                  float eps) {
   Halves<D, float> head;
 #pragma unroll
   for (int n = 0; n < head.EACH; ++n) head.low[n] = widened(x.low[n]), head.high[n] = widened(x.high[n]);
-  if (weight) {
-    const Halves<D, W> gains = halves_at<D>(weight);
+  if (gains.any) {
     float squares = 0.0f;
 #pragma unroll
     for (int n = 0; n < head.EACH; ++n)
@@ -44,8 +53,8 @@ DEVICE Halves<D, float> transform(const Halves<D, T>& x, const W* weight, const 
     const float scale = rsqrtf(warp_sum(squares) / D + eps);
 #pragma unroll
     for (int n = 0; n < head.EACH; ++n) {
-      head.low[n] = head.low[n] * scale * widened(gains.low[n]);
-      head.high[n] = head.high[n] * scale * widened(gains.high[n]);
+      head.low[n] = head.low[n] * scale * widened(gains.of.low[n]);
+      head.high[n] = head.high[n] * scale * widened(gains.of.high[n]);
     }
   }
 #pragma unroll
@@ -59,7 +68,7 @@ DEVICE Halves<D, float> transform(const Halves<D, T>& x, const W* weight, const 
 // The same, from memory to `out`, which may be where it came from.
 template <int D, class T, class W>
 DEVICE void transform(float* out, const T* x, const W* weight, const float* angles, float eps) {
-  transform<D>(halves_at<D>(x), weight, halves_at<D>(angles), eps).store(out);
+  transform<D>(halves_at<D>(x), gains_at<D>(weight), halves_at<D>(angles), eps).store(out);
 }
 // The position of a sequence, clamped to the cache.
 DEVICE int position_of(const int* positions, int sequence, int capacity) {

@@ -1,13 +1,14 @@
 // Rotate heads (RMS norm, then rotary embedding): out[r, h] = rotated x[BASE + r, h]. A tile is BM rows of BH heads.
 //
-// Heads are all latency, so a warp loads AT_ONCE of them before it uses the first.
+// Heads are all latency, so a warp loads AT_ONCE of them, and the weight of the norm, before it uses the first.
 #pragma once
 #include "heads.cuh"
 #include "generated/arguments.cuh"
 
-constexpr int AT_ONCE = Halves<D, float>::EACH > 1 ? 2 : 4;
+constexpr int AT_ONCE = Halves<D, float>::EACH > 2 ? 2 : 4;
 
 template <class A, class T> DEVICE void rotate_with(const Tile& tile, const A& a, T* out) {
+  const auto gains = gains_at<D>(a.norm);
   const int top = tile.i * BM, left = tile.j * BH, heads = min(BH, a.HEADS - left);
   const int all = min(BM, a.ROWS - top) * heads;
 #pragma unroll 1
@@ -24,7 +25,7 @@ template <class A, class T> DEVICE void rotate_with(const Tile& tile, const A& a
     }
 #pragma unroll
     for (int n = 0; n < AT_ONCE; ++n)
-      if (first + n < all) put(out + to[n], transform(x[n], a.norm, angles[n], EPS));
+      if (first + n < all) put(out + to[n], transform(x[n], gains, angles[n], EPS));
   }
 }
 DEVICE void rotate_tile(const Tile& tile, const Arguments& a) { rotate_with(tile, a, a.out); }

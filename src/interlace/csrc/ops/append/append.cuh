@@ -43,6 +43,7 @@ DEVICE void poll_heads(const Tile& tile, const A& a, const long long (&head)[AT_
   }
 }
 template <class A, class T> DEVICE void append_with(const Tile& tile, const A& a, T* k_cache, T* v_cache) {
+  const auto gains = gains_at<D>(a.k_norm);
 #pragma unroll 1
   for (int first = warp_of(); first < COUNT; first += 32 * WARPS) {
     const int own_head = min(first + lane_of() * WARPS, COUNT - 1), own_row = BY_HEAD ? own_head : tile.i;
@@ -67,7 +68,7 @@ template <class A, class T> DEVICE void append_with(const Tile& tile, const A& a
 #pragma unroll
       for (int r = 0; r < AT_ONCE; ++r) {
         if (to[r] < 0) continue;
-        put(k_cache + to[r] * D, transform(key[r], a.k_norm, angles[r], EPS));
+        put(k_cache + to[r] * D, transform(key[r], gains, angles[r], EPS));
         value[r].store(v_cache + to[r] * D);
       }
     }
