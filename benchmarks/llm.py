@@ -8,14 +8,15 @@ token is brought to the host. ``LLM.generate`` is measured by the wall clock, ho
 
     first token    one prompt of 32, 512 and 1,024 ids and one new token; median and best of 5 after one that is not
                    counted
+    request        one prompt of 32 ids and 128 new tokens: best of 5, over 128
     latency        so many requests of 1,024 ids together, with 129 new tokens and with 1: best of 3 each, and the
                    difference over 128
     throughput     64 requests of 32 ids together with 128 new tokens each: best of 3 after a short one
 
 Each batch has an engine of its own with as many slots. With ``--slots`` one engine with so many serves all, which has
-launches of as many slots as each batch, as ``LLM`` has for 1 and 16. First tokens are measured on the engine of the
-first batch, throughput on that of the last. Prompts are not kept in a prefix cache. What does not begin within
-``--seconds`` is left out.
+launches of as many slots as each batch, as ``LLM`` has for 1 and 16. First tokens and the request are measured on the
+engine of the first batch, throughput on that of the last. Prompts are not kept in a prefix cache. What does not begin
+within ``--seconds`` is left out.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from interlace.workloads.decode import build_rope_table
 
 PROTOCOL = (
     "LLM.generate by the wall clock, greedy, each token on the host, random weights in bf16 and random prompts, no "
-    "prefix cache; first token: of 5; latency: (best of 3 with 129 new tokens - best of 3 with 1) / 128 at 1,024 ids; "
-    "throughput: best of 3"
+    "prefix cache; first token: of 5; request: best of 5, over its new tokens; latency: (best of 3 with 129 new tokens "
+    "- best of 3 with 1) / 128 at 1,024 ids; throughput: best of 3"
 )
 
 
@@ -126,6 +127,12 @@ class Runs:
         times = [self.time_s(self.draw(1, length), 1) for _ in range(sizes.firsts)]
         return {"best_ms": min(times) * 1e3, "median_ms": median(times) * 1e3}
 
+    def measure_request(self, sizes: Sizes) -> dict[str, float]:
+        """Return the microseconds of a request of one prompt, over its new tokens."""
+        self.time_s(self.draw(1, sizes.ids), min(8, sizes.more))
+        best = min(self.time_s(self.draw(1, sizes.ids), sizes.more) for _ in range(sizes.firsts))
+        return {"token_us": best / sizes.more * 1e6}
+
     def measure_latency(self, batch: int, sizes: Sizes) -> dict[str, Any]:
         prompts = self.draw(batch, sizes.context)
         self.time_s(prompts, 1)
@@ -171,7 +178,7 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
     capacity = -(-max(sizes.context + sizes.new + 2, sizes.ids + sizes.more + 1, *(n + 2 for n in sizes.first)) // 64)
     rope = torch.from_numpy(build_rope_table(capacity * 64, shape.head_dim)).to(device)
     row: dict[str, Any] = {"model": case.model, "slots": case.slots, "chunk": case.chunk, "blocks": case.has_blocks}
-    row |= {"first_token": {}, "latency": {}, "throughput": {}, "build_s": {}, "how": {}, "left_out": {}}
+    row |= {"first_token": {}, "request": {}, "latency": {}, "throughput": {}, "build_s": {}, "how": {}, "left_out": {}}
 
     def attempt(what: str, into: str, name: str, function: Any, *arguments: Any) -> None:
         if time.monotonic() - begin > case.seconds:
@@ -198,6 +205,8 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
             runs = Runs(LLM(engine), shape.vocabulary, synchronize)
         for length in sizes.first if not number else ():
             attempt(f"first token of {length}", "first_token", str(length), runs.measure_first_token, length)
+        if not number:
+            attempt("request", "request", f"{sizes.ids}:{sizes.more}", runs.measure_request)
         attempt(f"latency of {batch}", "latency", str(batch), runs.measure_latency, batch)
         if number == len(case.batches) - 1:
             attempt("throughput", "throughput", f"{sizes.requests}:{sizes.ids}:{sizes.more}", runs.measure_throughput)
@@ -222,6 +231,8 @@ def print_row(row: Mapping[str, Any]) -> None:
             f"  first token of {length} ids: median {times['median_ms']:.2f} ms, best {times['best_ms']:.2f}",
             flush=True,
         )
+    for name, found in row.get("request", {}).items():
+        print(f"  request {name}: {found['token_us']:.0f} us a token", flush=True)
     for batch, found in row["latency"].items():
         print(f"  latency of {batch}: {found['latency_us']:.0f} us, {found['tokens_per_s']:.0f} tokens/s", flush=True)
     for name, found in row["throughput"].items():

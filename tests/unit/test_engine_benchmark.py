@@ -32,12 +32,14 @@ def test_every_part_of_the_protocol_is_measured(slots: int | None, capsys: pytes
         assert 0 < times["best_ms"] <= times["median_ms"]
     for found in row["latency"].values():
         assert len(found["pairs_us"]) == 2
+    assert [*row["request"]] == ["3:7"]
+    assert 0 < row["request"]["3:7"]["token_us"] < 1e6
     (found,) = row["throughput"].values()
     assert found["tokens_per_s"] == pytest.approx(35 / min(found["seconds"]))
     LLM.print_row(row)
     engines = ["4"] if slots else ["1", "3"]
     assert [*row["build_s"]] == engines
-    assert len(capsys.readouterr().out.splitlines()) == len(engines) + 2 + 2 + 1
+    assert len(capsys.readouterr().out.splitlines()) == len(engines) + 2 + 1 + 2 + 1
 
 
 def test_nothing_begins_after_the_time_is_up() -> None:
@@ -57,11 +59,14 @@ def test_the_time_of_a_run_is_that_of_all_its_tokens() -> None:
 
     runs = LLM.Runs(Model(), 42, lambda: None)
     runs.measure_first_token(512, LLM.Sizes())
+    assert runs.measure_request(LLM.Sizes())["token_us"] < 1e4
     runs.measure_latency(16, LLM.Sizes())
     runs.measure_throughput(LLM.Sizes())
     greedy = True, 0.0
     assert asked == [
         *[(1, 512, 1, *greedy)] * 6,
+        (1, 32, 8, *greedy),
+        *[(1, 32, 128, *greedy)] * 5,
         (16, 1024, 1, *greedy),
         (16, 1024, 4, *greedy),
         *[(16, 1024, 1, *greedy), (16, 1024, 129, *greedy)] * 3,
