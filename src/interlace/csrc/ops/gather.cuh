@@ -5,22 +5,24 @@
 
 // Copies pieces P; a thread has AT_ONCE loads in flight.
 template <class P> DEVICE void gather_pieces(const Tile& tile, const Arguments& a, const P* x, P* out, int width) {
-  constexpr int AT_ONCE = 8;
+  constexpr int AT_ONCE = 4;
   const int begin = tile.j * BN * width / a.H, across = min((tile.j + 1) * BN, a.H) * width / a.H - begin;
   const int all = min(BM, a.R - tile.i * BM) * across;
+#pragma unroll 1
   for (int first = thread(); first < all; first += THREADS * AT_ONCE) {
     P pieces[AT_ONCE];
+    long long to[AT_ONCE];
 #pragma unroll
     for (int n = 0; n < AT_ONCE; ++n) {
-      const int at = first + n * THREADS, token = at < all ? a.token[tile.i * BM + at / across] : -1;
+      const int at = min(first + n * THREADS, all - 1), row = tile.i * BM + at / across, column = begin + at % across;
+      const int token = a.token[row];
+      to[n] = (long long)row * width + column;
       pieces[n] = P();
-      if (token >= 0 && token < a.T) pieces[n] = x[(long long)token * width + begin + at % across];
+      if (token >= 0 && token < a.T) pieces[n] = x[(long long)token * width + column];
     }
 #pragma unroll
-    for (int n = 0; n < AT_ONCE; ++n) {
-      const int at = first + n * THREADS;
-      if (at < all) out[(long long)(tile.i * BM + at / across) * width + begin + at % across] = pieces[n];
-    }
+    for (int n = 0; n < AT_ONCE; ++n)
+      if (first + n * THREADS < all) out[to[n]] = pieces[n];
   }
 }
 template <class T> DEVICE void gather(const Tile& tile, const Arguments& a, const T* x, T* out) {

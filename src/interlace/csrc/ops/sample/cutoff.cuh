@@ -88,11 +88,11 @@ template <class T> struct Row {
           at[n] = piece < count * LANES ? list[piece / LANES] * SEGMENT + piece % LANES * E : columns;
           if (at[n] < columns) pieces[n] = piece_at(x + at[n], true);
         }
+#pragma unroll 1
+        for (int n = 0; n < AT_ONCE; ++n, advance(pieces), advance(at))
+          if (at[0] < columns)
 #pragma unroll
-        for (int n = 0; n < AT_ONCE; ++n)
-          if (at[n] < columns)
-#pragma unroll
-            for (int e = 0; e < E; ++e) add(widened(pieces[n].items[e]), least, shares);
+            for (int e = 0; e < E; ++e) add(widened(pieces[0].items[e]), least, shares);
       }
     } else {
 #pragma unroll 1
@@ -112,7 +112,8 @@ template <class T> struct Row {
 #pragma unroll
     for (int w = 0; w < CUTOFFS; ++w) shares[w] = Share{};
 #pragma unroll 1
-    for (int first = warp_of() * 32; first < segments; first += AT_ONCE * THREADS) {
+    for (int first = warp_of() * 32;; first += AT_ONCE * THREADS) {
+      const bool ends = first >= segments;  // its list is read here, too, so that the code is there once
       float peak[AT_ONCE];
 #pragma unroll
       for (int n = 0; n < AT_ONCE; ++n) peak[n] = peaks[min(first + n * THREADS + lane_of(), segments - 1)];
@@ -124,11 +125,11 @@ template <class T> struct Row {
         if (keeps) list[listed + __popc(candidates & (1u << lane_of()) - 1)] = segment;
         listed += __popc(candidates);
       }
-      if (listed <= LISTED - AT_ONCE * 32) continue;
+      if (!ends && listed <= LISTED - AT_ONCE * 32) continue;
       add_listed(listed, least, shares);
+      if (ends) break;
       listed = 0;
     }
-    add_listed(listed, least, shares);
     block_sum(shares);
   }
   // The largest cutoff from `low` on that keeps `count` logits and `weight`; `low` if none does. A negative weight is a

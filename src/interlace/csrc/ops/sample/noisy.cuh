@@ -59,17 +59,16 @@ template <class T> DEVICE Candidate sample_of(const T* row, int column, int end,
       Elements<T> pieces[PIECES_AT_ONCE];
 #pragma unroll
       for (int n = 0; n < PIECES_AT_ONCE; ++n) pieces[n] = piece_at(row + min(first + n * THREADS * E, end - E), true);
-#pragma unroll
-      for (int n = 0; n < PIECES_AT_ONCE; ++n) {
-        if (first + n * THREADS * E >= end) break;
+#pragma unroll 1
+      for (int n = 0; n < PIECES_AT_ONCE && first + n * THREADS * E < end; ++n, advance(pieces)) {
         float value[E];
 #pragma unroll
-        for (int e = 0; e < E; ++e) value[e] = widened(pieces[n].items[e]);
+        for (int e = 0; e < E; ++e) value[e] = widened(pieces[0].items[e]);
         noise.scan(best, value, first + n * THREADS * E);
       }
     }
   } else {
-#pragma unroll 2
+#pragma unroll 1
     for (int first = column + 4 * thread(); first < end; first += 4 * THREADS) {
       float value[4];
 #pragma unroll

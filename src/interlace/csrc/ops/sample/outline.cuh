@@ -31,17 +31,17 @@ DEVICE void outline_columns(const T* row, int column, int end, float inverse, fl
 #pragma unroll
       for (int n = 0; n < AT_ONCE; ++n)
         pieces[n] = piece_at(row + min(first + (n * THREADS + thread()) * E, end - E), true);
-#pragma unroll
-      for (int n = 0; n < AT_ONCE; ++n) {
+#pragma unroll 1
+      for (int n = 0; n < AT_ONCE; ++n, advance(pieces)) {
         const int at = first + (n * THREADS + thread()) * E;
         float value[E];
 #pragma unroll
-        for (int e = 0; e < E; ++e) value[e] = at < end ? widened(pieces[n].items[e]) : lowest();
+        for (int e = 0; e < E; ++e) value[e] = at < end ? widened(pieces[0].items[e]) : lowest();
         outline_segment<SEGMENT / E>(value, inverse, peaks + at / SEGMENT, weights + at / SEGMENT, at < end);
       }
     }
   } else {
-#pragma unroll 4
+#pragma unroll 1
     for (int at = column + warp_of() * SEGMENT; at < end; at += WARPS * SEGMENT) {
       const int low = at + lane_of(), high = low + 32;
       const float value[] = {low < end ? widened(row[low]) : lowest(), high < end ? widened(row[high]) : lowest()};
