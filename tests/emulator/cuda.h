@@ -168,6 +168,10 @@ inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes_L2_ca
     unsigned target, const void* source, unsigned bytes, unsigned barrier, unsigned long long) {
   cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(target, source, bytes, barrier);
 }
+inline void cp_async_bulk_tensor_4d_shared_cluster_global_mbarrier_complete_tx_bytes_L2_cache_hint(
+    unsigned target, const void* map, Coordinates at, unsigned barrier, unsigned long long policy) {
+  cp_async_bulk_tensor_4d_shared_cluster_global_mbarrier_complete_tx_bytes(target, map, at, barrier);
+}
 inline void cp_async_bulk_tensor_1d_global_shared_cta_bulk_group(const void* map, Coordinates at, unsigned source) {
   bulk_store(map, at, source);
 }

@@ -124,6 +124,14 @@ DEVICE void tma_load_3d(unsigned target, const TensorMap& map, int x, int y, int
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "l"(policy)
       : "memory");
 }
+DEVICE void tma_load_4d(unsigned target, const TensorMap& map, int x, int y, int z, int w, unsigned barrier,
+                        unsigned long long policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(target),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier), "l"(policy)
+      : "memory");
+}
 DEVICE void tma_store_1d(const TensorMap& map, int x, unsigned source) {
   asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];" ::"l"(&map), "r"(x),
                "r"(source)

@@ -275,12 +275,17 @@ class CudaVariants:
 
 
 def _encode_map(value: Any, rows: int, dtype: DType) -> bytes:
-    """Encode the tensor map of boxes of ``rows`` rows of a contiguous tensor."""
+    """Encode the tensor map of boxes of ``rows`` rows of a contiguous tensor; see ``RingStage.box_rows``."""
     from interlace.kernels.cuda.launcher import encode_tensor_map
 
     *leading, n, d = value.shape
-    box = 1, rows, _PANEL_BYTES // dtype.itemsize
-    shape, strides = (math.prod(leading), n, d), (n * d, d, 1)
+    panel = _PANEL_BYTES // dtype.itemsize
+    panels, rest = divmod(d, panel)
+    box: tuple[int, ...] = (1, rows, panel)
+    shape: tuple[int, ...] = (math.prod(leading), n, d)
+    strides: tuple[int, ...] = (n * d, d, 1)
+    if panels > 1 and not rest:
+        box, shape, strides = (1, panels, rows, panel), (shape[0], panels, n, panel), (n * d, panel, d, 1)
     return encode_tensor_map(
         value.data_ptr(), shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=_PANEL_BYTES
     ).descriptor
