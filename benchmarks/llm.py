@@ -9,14 +9,16 @@ token is brought to the host. ``LLM.generate`` is measured by the wall clock, ho
     first token    one prompt of 32, 512 and 1,024 ids and one new token; median and best of 5 after one that is not
                    counted
     request        one prompt of 32 ids and 128 new tokens: best of 5, over 128
+    prefix         first token of 32 ids behind 1,024 that an earlier prompt had, and of all of them without a prefix
+                   cache: median and best of 5
     latency        so many requests of 1,024 ids together, with 129 new tokens and with 1: best of 3 each, and the
                    difference over 128
     throughput     64 requests of 32 ids together with 128 new tokens each: best of 3 after a short one
 
 Each batch has an engine of its own with as many slots. With ``--slots`` one engine with so many serves all, which has
 launches of as many slots as each batch, as ``LLM`` has for 1 and 16. First tokens and the request are measured on the
-engine of the first batch, throughput on that of the last. Prompts are not kept in a prefix cache. What does not begin
-within ``--seconds`` is left out.
+engine of the first batch, throughput on that of the last. Only where a prefix is measured, prompts are kept in a cache,
+of an engine on the first decoder. What does not begin within ``--seconds`` is left out.
 """
 
 from __future__ import annotations
@@ -127,6 +129,13 @@ class Runs:
         times = [self.time_s(self.draw(1, length), 1) for _ in range(sizes.firsts)]
         return {"best_ms": min(times) * 1e3, "median_ms": median(times) * 1e3}
 
+    def measure_prefix(self, sizes: Sizes) -> dict[str, float]:
+        """Return the time to the first token of prompts that begin alike, all after one that is not counted."""
+        (shared,) = self.draw(1, sizes.context)
+        ends = self.draw(sizes.firsts + 1, sizes.ids)
+        times = [self.time_s([[*shared, *end]], 1) for end in ends][1:]
+        return {"best_ms": min(times) * 1e3, "median_ms": median(times) * 1e3}
+
     def measure_request(self, sizes: Sizes) -> dict[str, float]:
         """Return the microseconds of a request of one prompt, over its new tokens."""
         self.time_s(self.draw(1, sizes.ids), min(8, sizes.more))
@@ -178,7 +187,16 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
     capacity = -(-max(sizes.context + sizes.new + 2, sizes.ids + sizes.more + 1, *(n + 2 for n in sizes.first)) // 64)
     rope = torch.from_numpy(build_rope_table(capacity * 64, shape.head_dim)).to(device)
     row: dict[str, Any] = {"model": case.model, "slots": case.slots, "chunk": case.chunk, "blocks": case.has_blocks}
-    row |= {"first_token": {}, "request": {}, "latency": {}, "throughput": {}, "build_s": {}, "how": {}, "left_out": {}}
+    row |= {
+        "first_token": {},
+        "request": {},
+        "prefix": {},
+        "latency": {},
+        "throughput": {},
+        "build_s": {},
+        "how": {},
+        "left_out": {},
+    }
 
     def attempt(what: str, into: str, name: str, function: Any, *arguments: Any) -> None:
         if time.monotonic() - begin > case.seconds:
@@ -188,6 +206,12 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
             row[into][name] = function(*arguments, sizes)
         except InterlaceError as error:
             row["left_out"][what] = format_error(error)
+
+    def measure_prefix(decoder: Any, is_cached: bool) -> None:
+        with_cache = Engine(decoder, max_num_batched_tokens=case.chunk, enable_prefix_caching=is_cached)
+        own, what = Runs(LLM(with_cache), shape.vocabulary, synchronize), "prefix cache" if is_cached else "no cache"
+        attempt(what, "prefix", what, own.measure_prefix)
+        with_cache.close()
 
     engine: Any = None
     for number, batch in enumerate(case.batches):
@@ -212,6 +236,8 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
             attempt("throughput", "throughput", f"{sizes.requests}:{sizes.ids}:{sizes.more}", runs.measure_throughput)
         if not case.slots:
             engine.close()
+            for is_cached in (False, True) if not number and case.has_blocks else ():
+                measure_prefix(decoder, is_cached)
             engine = decoder = runs = None
             if device == "cuda":
                 torch.cuda.empty_cache()
@@ -233,6 +259,8 @@ def print_row(row: Mapping[str, Any]) -> None:
         )
     for name, found in row.get("request", {}).items():
         print(f"  request {name}: {found['token_us']:.0f} us a token", flush=True)
+    for name, times in row.get("prefix", {}).items():
+        print(f"  first token behind a prefix, {name}: median {times['median_ms']:.2f} ms", flush=True)
     for batch, found in row["latency"].items():
         print(f"  latency of {batch}: {found['latency_us']:.0f} us, {found['tokens_per_s']:.0f} tokens/s", flush=True)
     for name, found in row["throughput"].items():

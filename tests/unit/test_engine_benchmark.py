@@ -32,6 +32,7 @@ def test_every_part_of_the_protocol_is_measured(slots: int | None, capsys: pytes
         assert 0 < times["best_ms"] <= times["median_ms"]
     for found in row["latency"].values():
         assert len(found["pairs_us"]) == 2
+    assert [*row["prefix"]] == ([] if slots else ["no cache", "prefix cache"])
     assert [*row["request"]] == ["3:7"]
     assert 0 < row["request"]["3:7"]["token_us"] < 1e6
     (found,) = row["throughput"].values()
@@ -39,7 +40,7 @@ def test_every_part_of_the_protocol_is_measured(slots: int | None, capsys: pytes
     LLM.print_row(row)
     engines = ["4"] if slots else ["1", "3"]
     assert [*row["build_s"]] == engines
-    assert len(capsys.readouterr().out.splitlines()) == len(engines) + 2 + 1 + 2 + 1
+    assert len(capsys.readouterr().out.splitlines()) == len(engines) + 2 + 1 + len(row["prefix"]) + 2 + 1
 
 
 def test_nothing_begins_after_the_time_is_up() -> None:
@@ -60,6 +61,7 @@ def test_the_time_of_a_run_is_that_of_all_its_tokens() -> None:
     runs = LLM.Runs(Model(), 42, lambda: None)
     runs.measure_first_token(512, LLM.Sizes())
     assert runs.measure_request(LLM.Sizes())["token_us"] < 1e4
+    runs.measure_prefix(LLM.Sizes())
     runs.measure_latency(16, LLM.Sizes())
     runs.measure_throughput(LLM.Sizes())
     greedy = True, 0.0
@@ -67,6 +69,7 @@ def test_the_time_of_a_run_is_that_of_all_its_tokens() -> None:
         *[(1, 512, 1, *greedy)] * 6,
         (1, 32, 8, *greedy),
         *[(1, 32, 128, *greedy)] * 5,
+        *[(1, 1056, 1, *greedy)] * 6,
         (16, 1024, 1, *greedy),
         (16, 1024, 4, *greedy),
         *[(16, 1024, 1, *greedy), (16, 1024, 129, *greedy)] * 3,
