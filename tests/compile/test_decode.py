@@ -84,10 +84,8 @@ def test_attention_by_shares_compiles_for_sm_90() -> None:
     assert lint(binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert (binary.resources.spill_bytes, binary.resources.stack_bytes) == (0, 0)
     assert_within(binary.resources, 78, 176)
-    assert count_hinted_loads(binary.ptx) == (
-        4,
-        4,
-    )  # two panels of keys and of values; angles and this step's q, k and v
+    # Both panels of keys and of values; angles and this step's q, k and v.
+    assert count_hinted_loads(binary.ptx) == (2, 4)
 
 
 def test_the_ops_of_a_step_compile_for_sm_90() -> None:

@@ -48,6 +48,7 @@ CASES = (
     (il.bf16, 256, 3, 1, False, 64),
     (il.fp16, 192, 32, 2, False),
     (il.bf16, 64, 2, 1, True, 32),
+    (il.bf16, 128, 3, 1, True, 64),  # all panels in one load
 )
 #: Cases of every run: all kinds above, and those with faults. They are compiled without the others.
 OFTEN = tuple(CASES[n] for n in (0, 1, 2, 5, 6, 8, 11, 13))
