@@ -44,9 +44,9 @@ from interlace.workloads import build_decode_graph
 from interlace.workloads.decode import build_rope_table
 
 PROTOCOL = (
-    "LLM.generate by the wall clock, greedy, each token on the host, random weights in bf16 and random prompts, no "
-    "prefix cache; first token: of 5; request: best of 5, over its new tokens; latency: (best of 3 with 129 new tokens "
-    "- best of 3 with 1) / 128 at 1,024 ids; throughput: best of 3"
+    "LLM.generate by the wall clock, greedy, each token on the host, random weights in bf16 and random prompts, prefix "
+    "cache for prefixes alone; first token: of 5; request: best of 5, over its new tokens; latency: (best of 3 with "
+    "129 new tokens - best of 3 with 1) / 128 at 1,024 ids; throughput: best of 3"
 )
 
 
@@ -184,7 +184,10 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
     begin = time.monotonic()
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     weights = draw_weights(torch, shape, device)
-    capacity = -(-max(sizes.context + sizes.new + 2, sizes.ids + sizes.more + 1, *(n + 2 for n in sizes.first)) // 64)
+    capacity = -(
+        -max(sizes.context + max(sizes.new, sizes.ids) + 2, sizes.ids + sizes.more + 1, *(n + 2 for n in sizes.first))
+        // 64
+    )
     rope = torch.from_numpy(build_rope_table(capacity * 64, shape.head_dim)).to(device)
     row: dict[str, Any] = {"model": case.model, "slots": case.slots, "chunk": case.chunk, "blocks": case.has_blocks}
     row |= {
@@ -207,11 +210,12 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
         except InterlaceError as error:
             row["left_out"][what] = format_error(error)
 
-    def measure_prefix(decoder: Any, is_cached: bool) -> None:
-        with_cache = Engine(decoder, max_num_batched_tokens=case.chunk, enable_prefix_caching=is_cached)
-        own, what = Runs(LLM(with_cache), shape.vocabulary, synchronize), "prefix cache" if is_cached else "no cache"
-        attempt(what, "prefix", what, own.measure_prefix)
-        with_cache.close()
+    def measure_prefix(decoder: Any, is_cached: bool, sizes: Sizes) -> dict[str, float]:
+        engine = Engine(decoder, max_num_batched_tokens=case.chunk, enable_prefix_caching=is_cached)
+        try:
+            return Runs(LLM(engine), shape.vocabulary, synchronize).measure_prefix(sizes)
+        finally:
+            engine.close()
 
     engine: Any = None
     for number, batch in enumerate(case.batches):
@@ -236,8 +240,8 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
             attempt("throughput", "throughput", f"{sizes.requests}:{sizes.ids}:{sizes.more}", runs.measure_throughput)
         if not case.slots:
             engine.close()
-            for is_cached in (False, True) if not number and case.has_blocks else ():
-                measure_prefix(decoder, is_cached)
+            for what in ("no cache", "prefix cache") if not number and case.has_blocks else ():
+                attempt(what, "prefix", what, measure_prefix, decoder, what == "prefix cache")
             engine = decoder = runs = None
             if device == "cuda":
                 torch.cuda.empty_cache()

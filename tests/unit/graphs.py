@@ -19,7 +19,7 @@ from interlace.graph.tensor import Tensor
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.plan.stealing import Stealing, Victim
 from interlace.plan.verify import verify
-from interlace.policies.interleavings import HalfRowPanels, Interleaving, OpAfterOp, RowPanels
+from interlace.policies.interleavings import Abreast, HalfRowPanels, Interleaving, OpAfterOp, RowPanels
 from interlace.policies.orders import (
     ColumnMajor,
     ExplicitOrder,
@@ -309,7 +309,10 @@ SPLITS: st.SearchStrategy[Split] = st.one_of(
     st.builds(SplitTail, st.integers(0, 4), st.integers(1, 3)),
 )
 INTERLEAVINGS: st.SearchStrategy[Interleaving] = st.one_of(
-    st.just(OpAfterOp()), st.just(HalfRowPanels()), st.builds(RowPanels, st.integers(1, 2), st.integers(0, 2))
+    st.just(OpAfterOp()),
+    st.just(HalfRowPanels()),
+    st.builds(RowPanels, st.integers(1, 2), st.integers(0, 2)),
+    st.builds(Abreast, st.integers(1, 8)),
 )
 STEALINGS: st.SearchStrategy[Stealing] = st.builds(Stealing, st.sampled_from((1, 2, None)), st.sampled_from(Victim))
 

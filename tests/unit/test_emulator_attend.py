@@ -132,7 +132,7 @@ def emulated_launch(case: tuple, change: tuple[str, str] | None = None, *, stati
 
 def launch_beside(case: tuple) -> EmulatedLaunch:
     tile = CudaBody._build_tile
-    bytes_ = 64 * case[1] * case[0].itemsize
+    bytes_ = 128 * case[1] * case[0].itemsize  # two boxes
     with mock.patch.object(CudaBody, "_build_tile", lambda *args: replace(tile(*args), dependent_bytes=bytes_)):
         return emulated_launch(case)
 

@@ -16,6 +16,7 @@ from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.verify import verify
 from interlace.planner.build import build
 from interlace.policies.interleavings import (
     Abreast,
@@ -42,7 +43,7 @@ from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, WholeTi
 from interlace.policies.sync import KernelSync
 
 from ..draws import EXAMPLES
-from .graphs import SPLITS, graphs, pair, pointwise, program, schedules, two_matmuls
+from .graphs import SPLITS, graphs, matmul, pair, pointwise, program, schedules, two_matmuls
 
 ORDERS = (
     RowMajor(),
@@ -373,6 +374,31 @@ def test_users_interleaving_that_loses_an_item_is_refused() -> None:
 def test_panels_without_rows_or_with_negative_lag_are_refused(rows: int, lag: int) -> None:
     with pytest.raises(OrderError, match=rf"Panels\({rows}, lag={lag}\); use rows >= 1 and lag >= 0"):
         RowPanels(rows, lag)
+
+
+def test_an_op_goes_before_no_item_that_it_waits_for_where_three_in_a_row_share_results() -> None:
+    """``c`` shares ``z`` with ``b``, after whose items the last ones of ``a`` come, and reads what these write."""
+    (i,) = axes(1)
+    writes = (Access("out", "y", (Span(i + 6, i + 7),)), Access("other", "z", (i.block(1),)))
+    second = replace(pointwise("b", "x", "y", (2,), (1,)), writes=writes)
+    third = replace(pointwise("c", "y", "z", (2,), (1,)), writes=(Access("out", "z", (Span(i + 2, i + 3),)),))
+    third = replace(third, reads=(Access("in0", "y", (Span(Affine(0), Affine(6)),)),))
+    graph = program({"x": (6,), "y": (8,), "z": (4,)}, pointwise("a", "x", "y", (6,), (1,)), second, third)
+    plan = build(graph, Schedule(4, Dispatch.STATIC, interleaving=Abreast(4)))
+    verify(plan)
+    assert plan.items.op.tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 2, 2]
+
+
+def test_split_tiles_keep_their_parts_together() -> None:
+    """Parts that reduce a tile together follow one another."""
+    (i,) = axes(1)
+    beside = (Access("c", "h", (i.block(2), Span(Affine(8), Affine(9)))),)
+    other = replace(pointwise("o", "x", "h", (8, 1), (2, 1)), grid=(4,), reads=(), writes=beside)
+    up = matmul("up", "x", "w", "h", (8, 8, 4), (2, 2), 2)
+    graph = program({"x": (8, 4), "w": (4, 8), "h": (8, 9)}, up, other)
+    for split, expected in ((WholeTiles(), [0] * 4 + [1] * 4 + [0] * 12), (SplitK(2), [0] * 32 + [1] * 4)):
+        plan = build(graph, Schedule(8, Dispatch.STATIC, split={"up": split}, interleaving=Abreast(8)))
+        assert plan.items.op.tolist() == expected
 
 
 @pytest.mark.parametrize("workers", [0, -3])

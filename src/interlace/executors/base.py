@@ -109,7 +109,7 @@ class Executor(ABC):
 
     @classmethod
     def make_schedule(cls, graph: Graph, device: DeviceSpec, tilings: Tilings) -> Schedule:
-        """Return the schedule with these tilings of ops, the finest policy, and this executor's dispatch.
+        """Return the schedule with these tilings of ops, the finest policy, and this executor's merge and dispatch.
 
         Raises:
             GraphError, PlanError: the tiles cannot be launched on the device; see ``check_tiles`` and

@@ -110,7 +110,8 @@ class Abreast(Interleaving):
 
     If the second has fewer items than there are workers, and both together have more, its items go before the last ones
     of the first, so that each begins on a worker of its own. Use it where the first op's items load their data ahead,
-    such as a KV cache, and the second's wait for theirs: what they wait for passes while others work.
+    such as a KV cache, and the second's wait for theirs: what they wait for passes while others work. Ops with split
+    tiles stay as they are, since parts that reduce a tile together follow one another.
     """
 
     workers: int
@@ -120,13 +121,16 @@ class Abreast(Interleaving):
             raise OrderError(f"Abreast({self.workers}); use at least one worker")
 
     def interleave(self, parts: OpMajorItems, dependencies: Dependencies, post: Ints) -> Ints:
-        by_op = group_by(parts.op, len(dependencies.graph.ops))
-        items = [by_op[op] for op in range(len(dependencies.graph.ops))]
+        ops = dependencies.graph.ops
+        by_op = group_by(parts.op, len(ops))
+        items = [by_op[op] for op in range(len(ops))]
         for second in find_joint_writers(dependencies.graph):
             first = second - 1
             alone, both = self.workers - len(items[second]), len(items[first]) + len(items[second])
-            waits = any(source == first for link in dependencies.find_links(second) for source, _ in link.sources)
-            if not waits and alone > 0 and both > self.workers:
+            before = {*parts.op[items[first]].tolist()}  # also the op before the first, if these run abreast
+            waits = any(not before.isdisjoint(link.producers) for link in dependencies.find_links(second))
+            is_split = any(len(by_op[op]) > ops[op].tiles for op in (*before, second))
+            if not waits and not is_split and alone > 0 and both > self.workers:
                 early, late = np.split(items[first], [alone])
                 items[first], items[second] = early, np.concatenate([items[second], late])
         return np.concatenate(items)

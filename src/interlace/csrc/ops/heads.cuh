@@ -29,7 +29,7 @@ template <int D, class T> DEVICE Halves<D, T> halves_at(const T* from) {
   halves.load(from);
   return halves;
 }
-// Weight of the RMS norm of heads, if there is one. It depends on nothing: load it together with the first head.
+// Weight of the RMS norm of heads, if there is one. It depends on no head: load it together with the first one.
 template <int D, class T> struct Gains {
   bool any;
   Halves<D, T> of = {};

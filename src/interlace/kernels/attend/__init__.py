@@ -218,7 +218,8 @@ def attend(
             without ``peak`` and ``total`` and with one split.
         peak, total: largest exponents and sums of weights, (B, KV heads, splits, group) in float32.
         table: pages of each sequence (block table), (B, capacity / page), int32.
-        shares: table of splits, (rows, 3), int32, see ``attend/shares``.
+        shares: table of splits, (rows, 3), int32, see ``attend/shares``; in pages, each begins at a multiple of
+            ``block``.
         q_norm, k_norm: weights of the RMS normalisation of every head with ``eps``, (D,), both or neither.
         block: cached positions processed at a time, a power of two of at least 16 that divides a page.
 
