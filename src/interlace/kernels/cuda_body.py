@@ -15,7 +15,6 @@ signals through the ring (``csrc/ring/plain.cuh``). ``cuda_loads`` declares inpu
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,7 +50,6 @@ _LOADS_NAME = "loads_of_walked"  # name by which code outside the source refers 
 #: Marker after a CUDA source, which no source contains; composition inserts the line number there.
 LINE_DIRECTIVE = "#line \0\n"
 _ALIGN = 16
-_PANEL_BYTES = 128
 
 #: Loads of a source all of whose loads are plain loads after the item's waits, and LL arguments of one without any.
 _PLAIN_LOADS, _NO_LL_ARGUMENTS = CudaLoads(), LLArguments()
@@ -138,6 +136,8 @@ class CudaBody:
         struct = Struct("Operands", (*maps, *pointers.items(), *kinds, *ll_tensors.operand_fields))
 
         def pack(op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
+            from interlace.kernels.cuda.launcher import encode_row_boxes
+
             headers = (name for name in loads.header_inputs if headed and name in given)
             for name in (*loads.streamed_inputs, *headers):
                 check_alignment(op.name, name, given[name].data_ptr(), _ALIGN, "bulk copies want")
@@ -145,7 +145,8 @@ class CudaBody:
                 pair = 2 * given[name].element_size()
                 check_alignment(op.name, name, given[name].data_ptr(), pair, "it is taken by pairs, at")
             boxed = {
-                f"{name}_boxes": _encode_map(given[name], count, tensors[name].dtype) for name, count in rows.items()
+                f"{name}_boxes": encode_row_boxes(given[name], count, tensors[name].dtype)
+                for name, count in rows.items()
             }
             addresses = {name: given[name] for name in pointers}
             present = {param: given[name].shape[0] for name, param in loads.short_inputs}
@@ -272,20 +273,3 @@ class CudaVariants:
     ) -> MegakernelBody:
         """Return an op's body in the megakernel; see ``CudaBody.build_megakernel_body``."""
         return (self.select(op, tensors) or self.default).build_megakernel_body(op, tensors, read_only)
-
-
-def _encode_map(value: Any, rows: int, dtype: DType) -> bytes:
-    """Encode the tensor map of boxes of ``rows`` rows of a contiguous tensor; see ``RingStage.box_rows``."""
-    from interlace.kernels.cuda.launcher import encode_tensor_map
-
-    *leading, n, d = value.shape
-    panel = _PANEL_BYTES // dtype.itemsize
-    panels, rest = divmod(d, panel)
-    box: tuple[int, ...] = (1, rows, panel)
-    shape: tuple[int, ...] = (math.prod(leading), n, d)
-    strides: tuple[int, ...] = (n * d, d, 1)
-    if panels > 1 and not rest:
-        box, shape, strides = (1, panels, rows, panel), (shape[0], panels, n, panel), (n * d, panel, d, 1)
-    return encode_tensor_map(
-        value.data_ptr(), shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=_PANEL_BYTES
-    ).descriptor

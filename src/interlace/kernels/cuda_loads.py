@@ -41,9 +41,7 @@ class RingStage:
             then also takes a ``Fetch& fetch``, and warpgroups share no scratch.
         stage_bytes: op -> lower bound of the bytes of a stage.
         box_rows: op -> rows of one bulk load of 128 bytes each, by streamed argument, viewed as matrices of its last
-            two dimensions. ``<name>_boxes`` is then a tensor map of elements, rows and matrices, with the 128-byte
-            swizzle; where a row is several whole panels of 128 bytes, of elements, rows, panels and matrices, and a
-            box has all panels, one after the other.
+            two dimensions. ``<name>_boxes`` is then a tensor map of ``encode_row_boxes`` (``kernels/cuda/launcher``).
         header_inputs: arguments of which bulk copies bring a part with an item's first stage, in its header.
         header_bytes: op -> bytes of the header, in addition to each stage; 0 if an op polls.
 

@@ -18,6 +18,7 @@
 // before the item's waits. All roles compute the blocks from `first`, `position` and `sequence`, which no op may write.
 #pragma once
 #include "causal_attention.cuh"
+#include "panels.cuh"
 #include "rows.cuh"
 
 DEVICE float2 as_floats(unsigned pair) {
@@ -112,11 +113,8 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
         const unsigned keys = prefetch_slot(stage.slot), values = load_slot(stage.slot),
                        full = prefetch_full(stage.slot);
         if (first_lane()) {
-#pragma unroll
-          for (int p = 0; p < PANELS; ++p) {
-            tma_load_3d(keys + p * PANEL_BYTES, op.k_cache, p * 64, row, matrix, full, evict_first());
-            tma_load_3d(values + p * PANEL_BYTES, op.v_cache, p * 64, row, matrix, full, evict_first());
-          }
+          load_panels<D>(keys, PANEL_BYTES, op.k_cache, row, matrix, full, evict_first());
+          load_panels<D>(values, PANEL_BYTES, op.v_cache, row, matrix, full, evict_first());
         }
       } else {
         open_prefetch(stage, n, STAGES, 0);

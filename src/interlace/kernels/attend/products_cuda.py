@@ -81,7 +81,7 @@ def _compute_box_rows(op: Op) -> dict[str, int]:
 
 def build_mma_source(share: str) -> str:
     """Return the text, given how tiles find their share of the positions."""
-    return include("ops/rows.cuh") + share + PAGES + include("ops/mma.cuh", "ops/attend/products.cuh")
+    return include("ops/rows.cuh") + share + PAGES + include("ops/mma.cuh", "ops/panels.cuh", "ops/attend/products.cuh")
 
 
 ATTEND_MMA_CUDA = CudaBody(

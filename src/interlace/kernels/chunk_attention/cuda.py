@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ from interlace.csrc import include
 from interlace.graph.op import Op
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
-from interlace.kernels.bodies import PANEL, MegakernelTile
+from interlace.kernels.bodies import MegakernelTile
 from interlace.kernels.causal_attention.cuda import build_tile, check_heads, count_warpgroups, encode_head_map
 from interlace.kernels.megakernel_body import MegakernelBody, MegakernelLoads, Tiling, Warpgroups
 
@@ -46,17 +45,9 @@ def _build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
 
 def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     """Return the operands of an op, given its tensors on the device by argument."""
-    from interlace.kernels.cuda.launcher import encode_tensor_map
+    from interlace.kernels.cuda.launcher import encode_row_boxes
 
     base, keys = int(op.param("BASE")), int(op.param("BN"))
-
-    def encode_cache_map(value: Any) -> bytes:  # a matrix for each head of each sequence or page
-        *leading, n, d = value.shape
-        shape, strides, box = (math.prod(leading), n, d), (n * d, d, 1), (1, keys, PANEL)
-        return encode_tensor_map(
-            value.data_ptr(), shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=2 * PANEL
-        ).descriptor
-
     boxes = {"q": int(op.param("BM")), "k": keys, "v": keys}
     of_chunk = {name: tensors[name][base:] for name in ("q", "v", "position", "sequence", "out")}
     table = tensors.get("table")
@@ -65,7 +56,8 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
             name: encode_head_map(of_chunk.get(name, tensors[name]), rows, int(op.param("D")), dtype)
             for name, rows in boxes.items()
         },
-        **{name: encode_cache_map(tensors[name]) for name in ("k_cache", "v_cache")},
+        # A matrix is a head of a sequence or page.
+        **{name: encode_row_boxes(tensors[name], keys, dtype) for name in ("k_cache", "v_cache")},
         first=tensors["first"],
         position=of_chunk["position"],
         sequence=of_chunk["sequence"],
@@ -87,7 +79,7 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
 
 
 MEGAKERNEL_BODY = MegakernelBody(
-    include("ops/rows.cuh", "ops/causal_attention.cuh", "ops/chunk_attention.cuh"),
+    include("ops/rows.cuh", "ops/causal_attention.cuh", "ops/panels.cuh", "ops/chunk_attention.cuh"),
     OPERANDS,
     _pack,
     Tiling(_build_tile, Warpgroups(count_required=count_warpgroups)),

@@ -15,11 +15,14 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import prod
 from typing import Any, Protocol
 
 from interlace.core.dtypes import DType
 from interlace.core.errors import DriverError, NoDeviceError
 from interlace.kernels.cuda.compiler import CudaBinary
+
+_PANEL_BYTES = 128  # of a swizzled row
 
 
 class DeviceArray(Protocol):
@@ -101,6 +104,30 @@ def _encode_cached(
         f"tensor map of shape {shape}, strides {strides}, box {box}, steps {steps} at address {address:#x}",
     )
     return TensorMap(ctypes.string_at(map_.getPtr(), 128))
+
+
+def encode_row_boxes(value: Any, rows: int, dtype: DType) -> bytes:
+    """Encode the tensor map of boxes of rows of a contiguous tensor, viewed as matrices of its last two dimensions.
+
+    A box has ``rows`` rows of a panel of 128 bytes, with the 128-byte swizzle; coordinates are element, row and matrix,
+    and zeros follow the last element of a row. Where a row is several whole panels, a box has all of them, one after
+    the other; coordinates are element of a panel, row, panel and matrix.
+
+    Raises:
+        DriverError: numbers that the driver rejects.
+    """
+    *leading, n, d = value.shape
+    panel = _PANEL_BYTES // dtype.itemsize
+    panels, rest = divmod(d, panel)
+    box: tuple[int, ...] = (1, rows, panel)
+    shape: tuple[int, ...] = (prod(leading), n, d)
+    strides: tuple[int, ...] = (n * d, d, 1)
+    if panels > 1 and not rest:
+        box, shape, strides = (1, panels, rows, panel), (shape[0], panels, n, panel), (n * d, panel, d, 1)
+    address = value.data_ptr()
+    return encode_tensor_map(
+        address, shape, strides, box, dtype, is_swizzled=True, l2_fetch_bytes=_PANEL_BYTES
+    ).descriptor
 
 
 def get_current_context() -> int:

@@ -30,6 +30,7 @@
 #include "share_equal.cuh"
 #include "../mma.cuh"
 #include "../pages.cuh"
+#include "../panels.cuh"
 #include "../rows.cuh"
 #include "../../ring/streamed.cuh"
 #include "../../ll.cuh"
@@ -115,19 +116,10 @@ struct Loads {
         }
     }
   }
-  // Where a head is several whole panels, a box has them all: loads of 8 KiB are faster than of 4.
   DEVICE void load_box(unsigned& to_keys, unsigned& to_values, int row, int matrix, unsigned barrier) const {
-    if constexpr (D > 64 && D % 64 == 0) {
-      tma_load_4d(to_keys, a.k_cache_boxes, 0, row, 0, matrix, barrier, evict_first());
-      tma_load_4d(to_values, a.v_cache_boxes, 0, row, 0, matrix, barrier, evict_first());
-      to_keys += BOX_BYTES, to_values += BOX_BYTES;
-    } else {
-#pragma unroll
-      for (int d = 0; d < D; d += 64, to_keys += PANEL_BYTES, to_values += PANEL_BYTES) {
-        tma_load_3d(to_keys, a.k_cache_boxes, d, row, matrix, barrier, evict_first());
-        tma_load_3d(to_values, a.v_cache_boxes, d, row, matrix, barrier, evict_first());
-      }
-    }
+    load_panels<D>(to_keys, PANEL_BYTES, a.k_cache_boxes, row, matrix, barrier, evict_first());
+    load_panels<D>(to_values, PANEL_BYTES, a.v_cache_boxes, row, matrix, barrier, evict_first());
+    to_keys += BOX_BYTES, to_values += BOX_BYTES;
   }
   // The header, unless q, k and v are LL tensors.
   DEVICE void note(unsigned header) const {
