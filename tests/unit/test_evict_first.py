@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,11 @@ from interlace.workloads import LLAMAS, WORKLOADS, build_decode_graph
 
 
 def find_loaded(source: str) -> set[str]:
-    """Return the arguments that the last header of a body's source loads with the policy."""
-    header = re.findall(r'#include "(ops/[^"]+)"', source)[-1]
+    """Return the arguments that the last header of a body's source and those next to it load with the policy."""
+    headers = re.findall(r'#include "(ops/[^"]+)"', source)
+    headers = [header for header in headers if Path(header).parent == Path(headers[-1]).parent]
     found = set()
-    for statement in read_header(header).split(";"):
+    for statement in read_header(*headers).split(";"):
         if "evict_first()" in statement or "load_share<false>(" in statement:
             found |= set(re.findall(r"\b(weight|gate|[kv]_cache)(?:_boxes)?\b", statement.rsplit("(target", 1)[-1]))
     return found

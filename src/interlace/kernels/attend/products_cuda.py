@@ -61,7 +61,7 @@ def _compute_scratch_bytes(op: Op) -> int:
 
 
 def _select_box(op: Op) -> int:
-    """Return the positions of a bulk load, as ``products.cuh`` computes them."""
+    """Return the positions of a bulk load, as ``loads.cuh`` computes them."""
     d, page, block = (int(op.param(name)) for name in ("D", "PAGE", "BLOCK"))
     return _BOXES[d <= _PANEL and page % _BOXES[1] == 0 and block % _BOXES[1] == 0]
 
@@ -81,7 +81,9 @@ def _compute_box_rows(op: Op) -> dict[str, int]:
 
 def build_mma_source(share: str) -> str:
     """Return the text, given how tiles find their share of the positions."""
-    return include("ops/rows.cuh") + share + PAGES + include("ops/mma.cuh", "ops/panels.cuh", "ops/attend/products.cuh")
+    parts = ("loads", "rows_in_lanes", "warp_softmax", "products")
+    own = include("ops/mma.cuh", "ops/panels.cuh", *(f"ops/attend/{part}.cuh" for part in parts))
+    return include("ops/rows.cuh") + share + PAGES + own
 
 
 ATTEND_MMA_CUDA = CudaBody(
