@@ -67,6 +67,13 @@ def test_only_what_is_wanted_runs_and_the_result_is_that_of_any_dispatch(seed: i
     assert len(ticket.trace.op) == 16
 
 
+def test_workers_that_find_nothing_wait_for_what_a_running_item_spawns() -> None:
+    run = il.ReferenceExecutor(plan())
+    run.run(inputs(0))
+    assert run.trace is not None
+    assert {*run.trace.worker.tolist()} == {0, 1, 2}  # the first item is one, and all others are spawned
+
+
 def test_the_integral_is_as_exact_as_its_tolerance() -> None:
     graph = quadrature(9, 2, 16, 1e-6)
     out = il.ReferenceExecutor(plan(graph)).run(inputs(0))["out"][0]
