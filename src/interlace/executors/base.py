@@ -109,7 +109,7 @@ class Executor(ABC):
 
     @classmethod
     def make_schedule(cls, graph: Graph, device: DeviceSpec, tilings: Tilings) -> Schedule:
-        """Return the schedule with these tilings of ops, the finest policy, and this executor's merge and dispatch.
+        """Return the schedule with these tilings, the finest policy, and this executor's interleaving and dispatch.
 
         Raises:
             GraphError, PlanError: the tiles cannot be launched on the device; see ``check_tiles`` and
@@ -131,9 +131,13 @@ class Executor(ABC):
         }
         one = set(orders.values())
         order = one.pop() if len(one) == 1 else orders
-        merged = cls.select_interleaving(graph, device)
         schedule = Schedule(
-            device.sms, policy=ConsumerSync(), order=order, split=splits, interleaving=merged, tiles=tiles
+            device.sms,
+            policy=ConsumerSync(),
+            order=order,
+            split=splits,
+            interleaving=cls.select_interleaving(tiled, device),
+            tiles=tiles,
         )
         return replace(schedule, dispatch=cls.select_dispatch(tiled, device, schedule)), tiled
 

@@ -5,8 +5,8 @@
 //
 // A tile (i, j, l) is BM = 64 rows for each consumer warpgroup, KV head j, head l of its group. Tiles count from the
 // last rows, which see most. Queries take the first stage of an item, from which they go into registers, or the first
-// two, if heads have more than 128 elements; each further stage is a block of BN keys and values. All lie in panels of 64 elements (128 bytes, one swizzled line), row after
-// row:
+// two, if heads have more than 128 elements; each further stage is a block of BN keys and values. All lie in panels of
+// 64 elements (128 bytes, one swizzled line), row after row:
 //
 //   slot       first stage                       second                further stages
 //   prefetch   elements 0 .. 63 of the queries   128 .. 191, if any    keys
@@ -19,8 +19,9 @@
 // number of stages from `first`, which no earlier op may write.
 //
 // First operands of the products are queries and weights in registers, where accumulators have the layout of a first
-// operand; heads of more than 192 elements leave no registers for queries, which go into the scratch. Values lie with their rows along the reduction (a transposed second operand). While the products with the
-// values of one block run, the scores of the next become weights (Shah et al., FlashAttention-3, 2024, section 3.2).
+// operand; heads of more than 192 elements leave no registers for queries, which go into the scratch. Values lie with
+// their rows along the reduction (a transposed second operand). While the products with the values of one block run,
+// the scores of the next become weights (Shah et al., FlashAttention-3, 2024, section 3.2).
 #pragma once
 #include "generated/arguments.cuh"
 #include "../ring/plain.cuh"

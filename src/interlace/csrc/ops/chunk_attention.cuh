@@ -7,15 +7,16 @@
 //   position, sequence (rows)
 //
 // Tiles, slots and products are those of causal_attention.cuh. Queries are normalised and rotated in registers, where a
-// thread has both halves of each pair (or in the scratch, where they are kept there). Between a tile's queries and the keys of its chunk come
-// blocks of caches, segment by segment of those that have rows in the tile:
+// thread has both halves of each pair (or in the scratch, where they are kept there). Between a tile's queries and the
+// keys of its chunk come blocks of caches, segment by segment of those that have rows in the tile:
 //
 //   rows of the tile      0 .. 29          30 .. 63
 //   segment               3, 130 cached    5, 64 cached
 //   stages                queries | 3: 0 .. 63, 64 .. 127, 128 .. 129 | 5: 0 .. 63 | rows of the chunk, 64 at a time
 //
-// No op that comes before writes what is cached, so the loader of prefetchable data loads these blocks, keys and values,
-// before the item's waits. All roles compute the blocks from `first`, `position` and `sequence`, which no op may write.
+// No op that comes before writes what is cached, so the loader of prefetchable data loads these blocks, keys and
+// values, before the item's waits. All roles compute the blocks from `first`, `position` and `sequence`, which no op may
+// write.
 #pragma once
 #include "causal_attention.cuh"
 #include "panels.cuh"
@@ -174,7 +175,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
       low = __ldcg(at), high = __ldcg(at + D / 4);
     }
   };
-  // Normalises, if the op has a norm, and rotates two neighbours of the low half of a query, and those of its high half.
+  // Normalises, if the op has a norm, and rotates two neighbours of the low half of a query, and two of its high half.
   DEVICE static void rotate(unsigned& low, unsigned& high, float2 cosines, float2 sines, const Operands& op,
                             const Gains& gains, float factor) {
     float2 x = as_floats(low), y = as_floats(high);

@@ -1,7 +1,7 @@
 // Bulk loads of rows of a matrix with D elements of 16 bits each, by a tensor map of ``encode_row_boxes``
-// (kernels/cuda/launcher.py): panels of 64 elements, one after the other, in rows of 128 bytes with the 128-byte swizzle.
-// Where a row is several whole panels, one load brings all: loads of 8 KiB are faster than of 4. Otherwise the last panel
-// ends with zeros.
+// (kernels/cuda/launcher.py): panels of 64 elements, one after the other, in rows of 128 bytes with the 128-byte
+// swizzle. Where a row is several whole panels, one load brings all: loads of 8 KiB are faster than of 4. Otherwise the
+// last panel ends with zeros.
 #pragma once
 #include "../ptx.cuh"
 

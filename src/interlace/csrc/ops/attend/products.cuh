@@ -1,12 +1,12 @@
-// Attention of one new token a sequence over its KV cache on tensor cores: 16-bit elements, heads of 64 to 256 elements.
+// Attention of one new token a sequence over its KV cache on tensor cores: 16-bit elements, heads of 64 to 256.
 //
 // As attend.cuh, keys and values of a tile's share come through the ring, some positions to a stage. Here tensor maps
 // load them (loads.cuh), in panels of 64 elements: rows of 128 bytes with the 128-byte swizzle, so that eight rows of a
 // matrix lie in different banks. A box has 32 positions and all panels of a head, or 64 of one panel, which are 8 KiB;
 // smaller loads are slower. A head of 80 elements ends inside its second panel, of which nothing is read after it, and
 // has a load for each panel. Positions of a box after the share's last one do not count. Where other ops of the launch
-// have large load slots, of which attention loads nothing, values go there (APART), and the ring holds more of the cache
-// while queries are awaited.
+// have large load slots, of which attention loads nothing, values go there (APART), and the ring holds more of the
+// cache while queries are awaited.
 //
 // A warp has up to eight heads of the group and takes 16 positions at a time; it keeps an online softmax of its own and
 // waits only for the stage. All that it does with 16 positions is one chain of dependent instructions; where a share is
