@@ -184,22 +184,12 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
     begin = time.monotonic()
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     weights = draw_weights(torch, shape, device)
-    capacity = -(
-        -max(sizes.context + max(sizes.new, sizes.ids) + 2, sizes.ids + sizes.more + 1, *(n + 2 for n in sizes.first))
-        // 64
-    )
+    longest = sizes.context + max(sizes.new, sizes.ids) + 2, sizes.ids + sizes.more + 1, *(n + 2 for n in sizes.first)
+    capacity = -(-max(longest) // 64)
     rope = torch.from_numpy(build_rope_table(capacity * 64, shape.head_dim)).to(device)
     row: dict[str, Any] = {"model": case.model, "slots": case.slots, "chunk": case.chunk, "blocks": case.has_blocks}
-    row |= {
-        "first_token": {},
-        "request": {},
-        "prefix": {},
-        "latency": {},
-        "throughput": {},
-        "build_s": {},
-        "how": {},
-        "left_out": {},
-    }
+    row |= {name: {} for name in ("first_token", "request", "prefix", "latency", "throughput")}
+    row |= {"build_s": {}, "how": {}, "left_out": {}}
 
     def attempt(what: str, into: str, name: str, function: Any, *arguments: Any) -> None:
         if time.monotonic() - begin > case.seconds:
@@ -261,9 +251,9 @@ def print_row(row: Mapping[str, Any]) -> None:
             f"  first token of {length} ids: median {times['median_ms']:.2f} ms, best {times['best_ms']:.2f}",
             flush=True,
         )
-    for name, found in row.get("request", {}).items():
+    for name, found in row["request"].items():
         print(f"  request {name}: {found['token_us']:.0f} us a token", flush=True)
-    for name, times in row.get("prefix", {}).items():
+    for name, times in row["prefix"].items():
         print(f"  first token behind a prefix, {name}: median {times['median_ms']:.2f} ms", flush=True)
     for batch, found in row["latency"].items():
         print(f"  latency of {batch}: {found['latency_us']:.0f} us, {found['tokens_per_s']:.0f} tokens/s", flush=True)
