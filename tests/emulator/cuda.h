@@ -293,7 +293,6 @@ inline void st_global_v4_b32(const void* at, Words words) {
   int* to = static_cast<int*>(const_cast<void*>(at));
   for (int word : words) *to++ = word;
 }
-inline void ld_global_cg_f32(float& value, const float* at) { value = *at; }
 inline void ld_global_cg_b16(unsigned short& value, const void* at) { value = *static_cast<const unsigned short*>(at); }
 inline void ld_global_cg_b32(unsigned& value, const void* at) { value = *static_cast<const unsigned*>(at); }
 inline void ld_global_cg_v4_f32(Registers values, const float* at) {

@@ -20,6 +20,26 @@ DEVICE unsigned multiprocessor() {
   asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
   return sm;
 }
+// Volatile loads, issued where they stand: the compiler would postpone others until their values are used.
+DEVICE unsigned load_32_now(const void* at) {
+  unsigned bits;
+  asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
+  return bits;
+}
+DEVICE float load_now(const float* at) { return __uint_as_float(load_32_now(at)); }
+DEVICE float4 load_four_now(const float* at) {
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(at)
+               : "memory");
+  return v;
+}
+DEVICE int4 load_constant_now(const void* at) {
+  int4 v;
+  asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+  return v;
+}
 
 // Barriers in shared memory. A new one is in phase 0; a wait names the parity of the phase that must have ended. A wait
 // traps after WATCHDOG nanoseconds.

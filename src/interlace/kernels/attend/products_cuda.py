@@ -25,6 +25,7 @@ _MAX_IN_HEADER = 26 * 256  # elements of q, k and v: each stage has a header
 _MAX_POLLED = 34 * 128  # elements of q, k and v that the fewest warps can poll: a thread has registers for them
 _SHARE_BYTES = 32
 _POLLED = "q", "k", "v"
+_NORMS = "q_norm", "k_norm"
 
 
 def reads_whole_tensors(op: Op, tensors: Mapping[str, Tensor], name: str) -> bool:
@@ -54,10 +55,15 @@ def can_use_mma(op: Op, tensors: Mapping[str, Tensor]) -> bool:
     return of_two_bytes and d in _WIDTHS and fits and page % _BOXES[0] == 0 and (not page or block % _BOXES[0] == 0)
 
 
+def _compute_given_bytes(op: Op) -> int:
+    """Return the bytes of cosines and sines, and of the weights of norms."""
+    return (4 + 2 * sum(access.arg in _NORMS for access in op.accesses)) * int(op.param("D"))
+
+
 def _compute_scratch_bytes(op: Op) -> int:
-    """Return the bytes of each warp's sums of values, peaks and totals, and of rows of q, k and v that are LL words."""
-    group, d = int(op.param("GROUP")), int(op.param("D"))
-    return 4 * _WARPS[1] * min(group, _HEADS) * (d + 4) + 2 * _count_polled(op)
+    """Return the bytes of each warp's sums of values, peaks and totals, and of what comes without a header."""
+    group, d, polled = int(op.param("GROUP")), int(op.param("D")), _count_polled(op)
+    return 4 * _WARPS[1] * min(group, _HEADS) * (d + 4) + (2 * polled + _compute_given_bytes(op) if polled else 0)
 
 
 def _select_box(op: Op) -> int:
@@ -71,8 +77,8 @@ def _compute_stage_bytes(op: Op) -> int:
 
 
 def _compute_header_bytes(op: Op) -> int:
-    """Return the bytes of the share, cosines and sines, and rows of q, k and v."""
-    return _SHARE_BYTES + 4 * int(op.param("D")) + 2 * _count_own(op)
+    """Return the bytes of the share, rows of q, k and v, and what else is given."""
+    return _SHARE_BYTES + 2 * _count_own(op) + _compute_given_bytes(op)
 
 
 def _compute_box_rows(op: Op) -> dict[str, int]:
@@ -93,16 +99,16 @@ ATTEND_MMA_CUDA = CudaBody(
     optional_args=("table", "q_norm", "k_norm", "peak", "total"),
     scratch_bytes=_compute_scratch_bytes,
     loads=CudaLoads(
-        pre_wait_inputs=("position", "rope", "table", "q_norm", "k_norm"),
+        pre_wait_inputs=("position", "rope", "table", *_NORMS),
         resident_input="position",
         evict_first_inputs=("k_cache", "v_cache"),
-        paired_inputs=("q", "k", "v", "rope", "q_norm", "k_norm", "out"),
+        paired_inputs=("q", "k", "v", "rope", *_NORMS, "out"),
         ring=RingStage(
             "Loads",
             streamed_inputs=("k_cache", "v_cache"),
             stage_bytes=_compute_stage_bytes,
             box_rows=_compute_box_rows,
-            header_inputs=("q", "k", "v", "rope"),
+            header_inputs=("q", "k", "v", "rope", *_NORMS),
             header_bytes=_compute_header_bytes,
         ),
     ),

@@ -13,8 +13,13 @@ constexpr int SMALLER_BYTES = LOAD_BYTES < PREFETCH_BYTES ? LOAD_BYTES : PREFETC
 constexpr int BOXES_APART = LOAD_BYTES % 1024 ? 0 : SMALLER_BYTES / BOX_BYTES;  // boxes begin at multiples of 1024
 constexpr bool APART = BOXES_APART > BOXES_TOGETHER;
 constexpr int BOXES = APART ? BOXES_APART : BOXES_TOGETHER, STAGE_ROWS = BOXES * BOX;
-// A header of a stage: the share, cosines and sines, then the rows of q, k and v.
+// A header of a stage: the share, cosines and sines, the rows of q, k and v, then the weights of norms of q and k.
 constexpr int SHARE_BYTES = 32, ANGLE_BYTES = 4 * D, ROW_BYTES = 2 * D;
+constexpr int ROWS_BEGIN = SHARE_BYTES + ANGLE_BYTES, NORMS_BEGIN = ROWS_BEGIN + (GROUP + 2) * ROW_BYTES;
+// True if heads are normalised: an argument that an op lacks is no member of its arguments, but static.
+template <class P> constexpr bool is_member = false;
+template <class T, class A> constexpr bool is_member<T A::*> = true;
+constexpr bool NORMED = is_member<decltype(&Arguments::q_norm)>;
 static_assert(sizeof(Share) <= SHARE_BYTES, "a header has room for it");
 
 DEVICE unsigned values_in(int slot) {
@@ -84,11 +89,15 @@ struct Loads {
     store_shared_128(header, make_int4(share.sequence, share.at, share.low, share.high));
     store_shared_word(header + 16, share.own);
   }
-  DEVICE unsigned early_bytes() const { return ANGLE_BYTES; }
+  DEVICE unsigned early_bytes() const { return ANGLE_BYTES + NORMED * 2 * ROW_BYTES; }
   DEVICE void load_early(unsigned header, unsigned barrier) const {
     bulk_load(header + SHARE_BYTES, a.rope + (long long)share.at * D, ANGLE_BYTES, barrier);
+    if constexpr (NORMED) {
+      bulk_load(header + NORMS_BEGIN, a.q_norm, ROW_BYTES, barrier);
+      bulk_load(header + NORMS_BEGIN + ROW_BYTES, a.k_norm, ROW_BYTES, barrier);
+    }
   }
-  static constexpr int LATE = 3, LATE_BEGIN = SHARE_BYTES + ANGLE_BYTES;  // rows of q, k and v
+  static constexpr int LATE = 3, LATE_BEGIN = ROWS_BEGIN;
   DEVICE static constexpr unsigned late_bytes(int n) { return n == 0 ? GROUP * ROW_BYTES : ROW_BYTES; }
   DEVICE const void* late_at(int n) const {
     const long long row = ((long long)share.sequence * HEADS + head) * D;

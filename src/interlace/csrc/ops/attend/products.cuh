@@ -44,21 +44,26 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   LLRows<q_words, A> rows(tile, a, (long long)tile.i * HEADS + tile.j);
   const unsigned char* const header = stream.header();
   Share share;
-  if constexpr (q_words) share = share_of(tile, a);
+  if constexpr (q_words) share = share_of(tile, a), rows.load_given(share.at);
   else share = *reinterpret_cast<const Share*>(header);
   const bool own = share.own && which == WARPS_PER_SET - 1;
   Angles angles;
-  angles.load(q_words ? a.rope + (long long)share.at * D : reinterpret_cast<const float*>(header + SHARE_BYTES));
-  const auto q_norm = norm_of(a.q_norm), k_norm = norm_of(a.k_norm);
-
   RowPairs query_pairs, key_pairs = {}, value_pairs = {};
   const int lane = lane_of();
-  if constexpr (q_words) rows.poll(set, query_pairs, key_pairs, value_pairs);
+  const void* norms = header + NORMS_BEGIN;
+  if constexpr (q_words) {
+    rows.poll(set, query_pairs, key_pairs, value_pairs);
+    norms = rows.norms();
+    angles.load(rows.angles());
+  } else {
+    angles.load(header + SHARE_BYTES);
+  }
+  const auto q_norm = norm_of(a.q_norm, norms), k_norm = norm_of(a.k_norm, static_cast<const char*>(norms) + ROW_BYTES);
   stream.next();
   if constexpr (q_words) {
     if (!own) value_pairs = {};
   } else {
-    const unsigned char* const rows_at = header + SHARE_BYTES + ANGLE_BYTES;
+    const unsigned char* const rows_at = header + ROWS_BEGIN;
     query_pairs.load(rows_at + min(set * 8 + lane / 4, GROUP - 1) * ROW_BYTES, lane % 4);
     if (own) {
       key_pairs.load(rows_at + GROUP * ROW_BYTES, lane % 4);

@@ -15,11 +15,6 @@ constexpr decltype(Arguments::k_cache) STORED = nullptr;  // an element of the c
 template <class T> DEVICE float2 widened_pair(unsigned pair, const T*) {
   return make_float2(widened(T{(unsigned short)pair}), widened(T{(unsigned short)(pair >> 16)}));
 }
-// Loads two neighbours of each 8 elements of a row.
-template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* row, int which) {
-#pragma unroll
-  for (int p = 0; p < PIECES; ++p) to[p] = __ldcg(reinterpret_cast<const unsigned*>(row) + p * 4 + which);
-}
 // Two neighbours of each 8 elements of a row of shared memory: in registers, or, if WIDE, where they are.
 struct RowPairs {
   const unsigned* row;
@@ -39,13 +34,16 @@ struct RowPairs {
 template <bool IS_LL, class A> struct LLRows {
   DEVICE LLRows(const Tile& tile, const A& a, long long head) {}
 };
-// Rows of q, k and v that are LL words of two elements: all threads poll them, and store them to the scratch.
+// Rows of q, k and v that are LL words of two elements: all threads poll them, and store them to the scratch. Meanwhile
+// they load what a header has otherwise: cosines and sines, and the weights of norms.
 template <class A> struct LLRows<true, A> {
   static constexpr int WIDTH = D / 2, PAIRS = (GROUP + 2) * WIDTH / 2, EACH = (PAIRS + THREADS - 1) / THREADS;
+  static constexpr int GIVEN = NORMED ? 2 * D : D, EACH_GIVEN = (GIVEN + THREADS - 1) / THREADS;
   const Tile& tile;
   const A& a;
   const long long head;
   Words<2> pairs[EACH];
+  unsigned given[EACH_GIVEN];
   DEVICE LLRows(const Tile& tile, const A& a, long long head) : tile(tile), a(a), head(head) {
 #pragma unroll
     for (int n = 0; n < EACH; ++n) {
@@ -68,8 +66,20 @@ template <class A> struct LLRows<true, A> {
       pairs[n].ask_two([&](int) { return of + pair(n) % (WIDTH / 2) * 2; });
     }
   }
+  DEVICE void load_given(int at) {
+#pragma unroll
+    for (int n = 0; n < EACH_GIVEN; ++n) {
+      const int word = n * THREADS + thread(), of_norm = word - D;
+      const void* from = a.rope + (long long)at * D + word;
+      if (NORMED && of_norm >= 0) from = of_norm < WIDTH ? a.q_norm + of_norm * 2 : a.k_norm + (of_norm - WIDTH) * 2;
+      given[n] = word < GIVEN ? load_32_now(from) : 0;
+    }
+  }
+  DEVICE unsigned* rows() const { return reinterpret_cast<unsigned*>(scratch<float>() + PARTIAL_FLOATS); }
+  DEVICE const void* angles() const { return rows() + (GROUP + 2) * WIDTH; }
+  DEVICE const void* norms() const { return rows() + (GROUP + 2) * WIDTH + D; }
   DEVICE void poll(int set, RowPairs& query, RowPairs& key, RowPairs& value) {
-    unsigned* const rows = reinterpret_cast<unsigned*>(scratch<float>() + PARTIAL_FLOATS);
+    unsigned* const rows = this->rows();
     Patience patience;
 #pragma unroll
     for (int n = 0; n < EACH; ++n) {
@@ -78,6 +88,9 @@ template <class A> struct LLRows<true, A> {
         if (patience.over(tile, pairs[n].wanted, number(n))) break;
       if (pair(n) < PAIRS) rows[pair(n) * 2] = pairs[n].data(0), rows[pair(n) * 2 + 1] = pairs[n].data(1);
     }
+#pragma unroll
+    for (int n = 0; n < EACH_GIVEN; ++n)
+      if (const int word = n * THREADS + thread(); word < GIVEN) rows[(GROUP + 2) * WIDTH + word] = given[n];
     synchronise_block();
     query.load(rows + min(set * 8 + lane_of() / 4, GROUP - 1) * WIDTH, lane_of() % 4);
     key.load(rows + GROUP * WIDTH, lane_of() % 4), value.load(rows + (GROUP + 1) * WIDTH, lane_of() / 8);
@@ -93,36 +106,33 @@ DEVICE float max_of_four(float value) {
   return fmaxf(value, __shfl_xor_sync(0xffffffff, value, 2));
 }
 
-// A lane's cosines and sines of the rotary embedding.
+// A lane's cosines and sines of the rotary embedding: in registers, if it has time to load them before its rows come
+// and is not WIDE, or where they are.
 struct Angles {
+  static constexpr bool HELD = !WIDE && !q_words;
   const float2* row;
-  float2 cosines[WIDE ? 1 : PIECES / 2], sines[WIDE ? 1 : PIECES / 2];
-  DEVICE void load(const float* from) {
-    row = reinterpret_cast<const float2*>(from) + lane_of() % 4;
-    if constexpr (!WIDE) {
+  float2 held[HELD ? PIECES : 1];
+  DEVICE void load(const void* from) {
+    row = static_cast<const float2*>(from) + lane_of() % 4;
+    if constexpr (HELD) {
 #pragma unroll
-      for (int p = 0; p < PIECES / 2; ++p) cosines[p] = at(p), sines[p] = at(p + PIECES / 2);
+      for (int p = 0; p < PIECES; ++p) held[p] = row[p * 4];
     }
   }
-  DEVICE float2 at(int p) const { return q_words ? __ldcg(row + p * 4) : row[p * 4]; }
+  DEVICE float2 at(int p) const { return HELD ? held[HELD ? p : 0] : row[p * 4]; }
   DEVICE void rotate(float2& low, float2& high, int p) const {
-    const float2 x = low, y = high, c = WIDE ? at(p) : cosines[p], s = WIDE ? at(p + PIECES / 2) : sines[p];
+    const float2 x = low, y = high, c = at(p), s = at(p + PIECES / 2);
     low = make_float2(rotate_part(x.x, c.x, -y.x, s.x), rotate_part(x.y, c.y, -y.y, s.y));
     high = make_float2(rotate_part(y.x, c.x, x.x, s.x), rotate_part(y.y, c.y, x.y, s.y));
   }
 };
-// RMS norm of a head with a weight, if the model has one.
+// RMS norm of a head, if the model has one, with a weight in shared memory.
 template <class T> struct Norm {
-  unsigned pairs[WIDE ? 1 : PIECES] = {};  // initialised, or their values would stay live from item to item
-  const T* weight;
-  DEVICE Norm(const T* from) : weight(from) {
-    if constexpr (!WIDE) {
-      if (weight) load_row_pairs(pairs, weight, lane_of() % 4);
-    }
-  }
+  const unsigned* weight;
+  DEVICE Norm(const void* from) : weight(static_cast<const unsigned*>(from) + lane_of() % 4) {}
   // The factor of all elements of a head.
   template <class X> DEVICE float factor(const RowPairs& head, const X* of) const {
-    if (!weight) return 1.0f;
+    if (!NORMED) return 1.0f;
     float squares = 0.0f;
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
@@ -132,14 +142,12 @@ template <class T> struct Norm {
     return rsqrtf(sum_of_four(squares) / D + EPS);
   }
   DEVICE float2 apply(float2 x, int p, float factor) const {
-    if (!weight) return make_float2(x.x * factor, x.y * factor);
-    const unsigned pair =
-        WIDE ? __ldcg(reinterpret_cast<const unsigned*>(weight) + p * 4 + lane_of() % 4) : pairs[WIDE ? 0 : p];
-    const float2 w = widened_pair(pair, weight);
+    if (!NORMED) return make_float2(x.x * factor, x.y * factor);
+    const float2 w = widened_pair(weight[p * 4], static_cast<const T*>(nullptr));
     return make_float2(x.x * factor * w.x, x.y * factor * w.y);
   }
 };
-template <class T> DEVICE Norm<T> norm_of(const T* weight) { return {weight}; }
+template <class T> DEVICE Norm<T> norm_of(const T* weight, const void* from) { return {from}; }
 // Normalises and rotates a lane's elements of a head, times a factor, and calls f with piece p and with the piece that
 // is rotated together with it. The result has no array: there are no registers for it.
 template <class T, class N, class F>

@@ -12,25 +12,6 @@
 #pragma once
 #include "epilogue.cuh"
 
-// Volatile loads, issued where they stand: the compiler would postpone others until their values are used.
-DEVICE float load_now(const float* at) {
-  float value;
-  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(at) : "memory");
-  return value;
-}
-DEVICE float4 load_four_now(const float* at) {
-  float4 v;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(at)
-               : "memory");
-  return v;
-}
-DEVICE int4 load_constant_now(const void* at) {
-  int4 v;
-  asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
-  return v;
-}
 DEVICE float load_shared_float(unsigned at) {
   unsigned bits;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(bits) : "r"(at) : "memory");

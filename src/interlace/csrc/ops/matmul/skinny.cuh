@@ -30,12 +30,6 @@
 #include "folded_norm.cuh"
 #include "../../ll.cuh"
 
-// Loads two neighbours of 16 bits, past the L1, where the call stands.
-DEVICE unsigned load_pair_now(const ELEMENT* at) {
-  unsigned pair;
-  asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(pair) : "l"(at) : "memory");
-  return pair;
-}
 // True if the consumers still have two thirds of the ring to consume when stage n is opened. Then there is no hurry,
 // and loads in flight would delay the words that consumers poll.
 DEVICE bool is_ahead(int n) {
@@ -270,8 +264,8 @@ template <class Config> struct Skinny {
     DEVICE void load_early(const Epilogue& op, int feature) {
       bias = scale = 0;
       if (feature >= op.n) return;
-      if (BIAS) bias = load_pair_now(op.bias + feature);
-      if (STORES_SCALED) scale = load_pair_now(op.scale + feature);
+      if (BIAS) bias = load_32_now(op.bias + feature);
+      if (STORES_SCALED) scale = load_32_now(op.scale + feature);
     }
     DEVICE void load(const Epilogue& op, int first, int feature) {
       const int t = thread();
@@ -280,7 +274,7 @@ template <class Config> struct Skinny {
         const int at = r * ROUND_TOKENS + t / PAIRS, token = first + at;
         residual[r] = 0;
         if (at < BM && token < op.residual_rows && feature < op.n)
-          residual[r] = load_pair_now(op.residual + (long long)token * op.n + feature);
+          residual[r] = load_32_now(op.residual + (long long)token * op.n + feature);
       }
       if (!LL_X) load_squares(op, first);
     }
