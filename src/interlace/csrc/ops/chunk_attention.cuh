@@ -28,7 +28,7 @@ DEVICE float2 as_floats(unsigned pair) {
   asm("cvt.f32." ELEMENT_PTX " %0, %1;" : "=f"(values.y) : "h"((unsigned short)(pair >> 16)));
   return values;
 }
-template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN> {
+template <int D, int BN, int PAGE, bool NORMED> struct ChunkAttention : CausalAttention<D, BN> {
   typedef CausalAttention<D, BN> Base;
   typedef typename Base::Begins Begins;
   typedef typename Base::Visible Visible;
@@ -62,16 +62,22 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     return found;
   }
 
-  // A tile's blocks of keys and values, one after another; all lanes of a warp have the same.
+  // A tile's blocks of keys and values, one after another; all lanes of a warp have the same. Before the first one it is
+  // at the end of a segment before the tile's first: the search for the next segment is much code, and each call has
+  // its own.
   struct Blocks {
-    int start;   // first position, or row of the chunk
-    int begin;   // first row of the segment whose cache it is of; -1 for rows of the chunk
-    int cached;  // number of cached positions
-    int leader;  // the segment's first row in the tile
-    // Goes to the cache of the first segment from row `from` of the tile on that has one, else to the chunk.
-    DEVICE void seek(const Operands& op, const Begins& begins, const Visible& visible, int from) {
+    int start = 0;    // first position, or row of the chunk
+    int begin = 0;    // first row of the segment whose cache it is of; -1 for rows of the chunk
+    int cached = 0;   // number of cached positions
+    int leader = -1;  // the segment's first row in the tile
+    // Goes to the next block: of this cache, of that of the next segment that has one, or of the chunk.
+    DEVICE void advance(const Operands& op, const Begins& begins, const Visible& visible) {
+      start += BN;
+      if (!is_cached() || start < cached) return;
 #pragma unroll 1
-      for (leader = leader_from(begins, from); leader < BM; leader = leader_from(begins, leader + 1)) {
+      for (;;) {
+        leader = leader_from(begins, leader + 1);
+        if (leader == BM) break;
         begin = uniform(begins.row(leader));
         cached = uniform(min(max(__ldcg(op.position + begin), 0), op.capacity));
         start = 0;
@@ -81,10 +87,6 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     }
     DEVICE bool is_cached() const { return begin >= 0; }
     DEVICE bool is_end(const Visible& visible) const { return begin < 0 && start >= visible.high; }
-    DEVICE void advance(const Operands& op, const Begins& begins, const Visible& visible) {
-      start += BN;
-      if (is_cached() && start >= cached) seek(op, begins, visible, leader + 1);
-    }
   };
 
   DEVICE static void prefetch(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
@@ -102,7 +104,9 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     }
     Blocks blocks;
 #pragma unroll 1
-    for (blocks.seek(op, begins, visible, 0); !blocks.is_end(visible); blocks.advance(op, begins, visible)) {
+    for (;;) {
+      blocks.advance(op, begins, visible);
+      if (blocks.is_end(visible)) break;
       tickets.look(launch);
       if (blocks.is_cached()) {
         const int matrix = matrix_of(op, item, __ldcg(op.sequence + begins.top + blocks.leader), blocks.start);
@@ -137,10 +141,9 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     const Begins begins = begins_of(op, Base::top_of(op, item));
     const Visible visible = begins.visible();
     Blocks blocks;
-    item.given.count = 0;
+    item.given.count = -1;
 #pragma unroll 1
-    for (blocks.seek(op, begins, visible, 0); blocks.is_cached(); blocks.advance(op, begins, visible))
-      ++item.given.count;
+    for (; blocks.is_cached(); ++item.given.count) blocks.advance(op, begins, visible);
     item.given.low = blocks.start, item.given.high = visible.high;
   }
   DEVICE static void load(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
@@ -176,10 +179,10 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     }
   };
   // Normalises, if the op has a norm, and rotates two neighbours of the low half of a query, and two of its high half.
-  DEVICE static void rotate(unsigned& low, unsigned& high, float2 cosines, float2 sines, const Operands& op,
-                            const Gains& gains, float factor) {
+  DEVICE static void rotate(unsigned& low, unsigned& high, float2 cosines, float2 sines, const Gains& gains,
+                            float factor) {
     float2 x = as_floats(low), y = as_floats(high);
-    if (op.q_norm) {
+    if (NORMED) {
       const float2 of_low = as_floats(gains.low), of_high = as_floats(gains.high);
       x = make_float2(x.x * factor * of_low.x, x.y * factor * of_low.y);
       y = make_float2(y.x * factor * of_high.x, y.y * factor * of_high.y);
@@ -197,7 +200,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
 
     DEVICE Rotation(const Operands& op, int first) {
       const int thread = threadIdx.x % 128, own = KEPT ? thread / 2 : thread / 32 * 16 + thread % 32 / 4;
-      if (!KEPT && op.q_norm)
+      if (!KEPT && NORMED)
 #pragma unroll
         for (int p = 0; p < PIECES; ++p) gains[p].load(op, p * 4 + thread % 4);
 #pragma unroll
@@ -219,7 +222,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           float factor = 1.0f;
-          if (op.q_norm) {
+          if (NORMED) {
             float squares = 0.0f;
 #pragma unroll
             for (int p = 0; p < 2 * PIECES; ++p) {
@@ -232,7 +235,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
           }
 #pragma unroll
           for (int p = 0; p < PIECES; ++p)
-            rotate(queries[p * 2 + r], queries[(p + PIECES) * 2 + r], cosines[p][r], sines[p][r], op, gains[p], factor);
+            rotate(queries[p * 2 + r], queries[(p + PIECES) * 2 + r], cosines[p][r], sines[p][r], gains[p], factor);
         }
       }
     }
@@ -243,7 +246,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
         return Base::kept_queries() + piece / 8 * 64 * 128 + row * 128 + (piece % 8 ^ row % 8) * 16;
       };
       float factor = 1.0f;
-      if (op.q_norm) {
+      if (NORMED) {
         float squares = 0.0f;
 #pragma unroll 1
         for (int p = thread % 2; p < 2 * PIECES; p += 2) {
@@ -267,8 +270,8 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           Gains of_pair = {};
-          if (op.q_norm) of_pair.load(op, p * 4 + i);
-          rotate(lows[i], highs[i], __ldcg(at + i), __ldcg(at + i + D / 4), op, of_pair, factor);
+          if (NORMED) of_pair.load(op, p * 4 + i);
+          rotate(lows[i], highs[i], __ldcg(at + i), __ldcg(at + i + D / 4), of_pair, factor);
         }
         store_shared_128(address(p), make_int4((int)lows[0], (int)lows[1], (int)lows[2], (int)lows[3]));
         store_shared_128(address(p + PIECES), make_int4((int)highs[0], (int)highs[1], (int)highs[2], (int)highs[3]));
@@ -315,7 +318,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     const Rotation rotation(op, top + warpgroup() * 64);
     Base::take_queries(queries, stage);
     rotation.apply(op, queries);
-    const int end = begins.visible(warpgroup() * 64, warpgroup() * 64 + 64).high;
+    const int end = WARPGROUPS > 1 ? begins.visible(warpgroup() * 64, warpgroup() * 64 + 64).high : visible.high;
     // Turns scores of a block into weights: positions of a cache count for rows of its segment, rows of the chunk for
     // those from each row's first one to itself.
     const auto weigh = [&](const Blocks& blocks) {
@@ -332,7 +335,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
       Base::softmax(scores, rows, start, all);
     };
     Blocks blocks;
-    blocks.seek(op, begins, visible, 0);
+    blocks.advance(op, begins, visible);
     int before = stage.slot;
     await_stage(stage);
     clear(op, before, blocks, visible);
@@ -343,9 +346,10 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     settle(scores);
     weigh(blocks);
     Base::round(weights, scores);
-    blocks.advance(op, begins, visible);
 #pragma unroll 1
-    for (; blocks.is_cached() || blocks.start < end; blocks.advance(op, begins, visible)) {
+    for (;;) {
+      blocks.advance(op, begins, visible);
+      if (!blocks.is_cached() && blocks.start >= end) break;
       await_stage(stage);
       clear(op, stage.slot, blocks, visible);
       wgmma_fence();
@@ -372,7 +376,7 @@ template <int D, int BN, int PAGE> struct ChunkAttention : CausalAttention<D, BN
     release(stage, before);
     // Blocks that only rows of the other warpgroup see.
 #pragma unroll 1
-    for (; !blocks.is_end(visible); blocks.advance(op, begins, visible)) {
+    for (; WARPGROUPS > 1 && !blocks.is_end(visible); blocks.advance(op, begins, visible)) {
       await_stage(stage);
       clear(op, stage.slot, blocks, visible);
       __syncwarp();

@@ -40,7 +40,8 @@ def _build_tile(op: Op, parts: int, warpgroups: int) -> MegakernelTile:
         not page or page % keys == 0,
         f"op {op.name!r} has pages of {page} positions and takes {keys} at a time; use a multiple",
     )
-    return replace(tile, type=f"ChunkAttention<{head_dim}, {keys}, {page}>")
+    normed = str(any(access.arg == "q_norm" for access in op.accesses)).lower()
+    return replace(tile, type=f"ChunkAttention<{head_dim}, {keys}, {page}, {normed}>")
 
 
 def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
