@@ -75,6 +75,7 @@ def measure_step(shape: LlamaShape, weights: Mapping[str, Any], batch: int, cont
 
     build()  # plans and compiles while other processes measure
     build_s = time.monotonic() - begin
+    torch.cuda.empty_cache()  # its blocks, for which others may have no room
     with hold_gpu():
         decoder = build()
         for tensor in (*decoder.cache.k, *decoder.cache.v):
@@ -94,7 +95,10 @@ def measure_step(shape: LlamaShape, weights: Mapping[str, Any], batch: int, cont
             end.synchronize()
             times.append(start.elapsed_time(end) / _STEPS * 1e3)
         report, middle = decoder.explain(), (before + decoder.lengths[0]) / 2
-    moved = report.weight_bytes + batch * middle * decoder.cache.position_bytes
+        position_bytes = decoder.cache.position_bytes
+        del decoder, tensor
+        torch.cuda.empty_cache()
+    moved = report.weight_bytes + batch * middle * position_bytes
     floor_us = moved / find_spec("cuda").dram_bytes_per_s * 1e6
     step_us = sorted(times)[_ROUNDS // 2]
     return {
