@@ -70,8 +70,9 @@ def test_padding_reaches_nothing(model: ToyForCausalLM) -> None:
 
 
 def test_few_buckets_cover_prompts_of_any_length() -> None:
-    cases = ((1, 0), (32, 0), (33, 0), (2048, 0), (5, 1), (100, 200), (500, 3000), (2048, 2000))
+    cases = ((1, 0), (32, 0), (33, 0), (1056, 0), (2048, 0), (5, 1), (100, 200), (500, 3000), (2048, 2000))
     found = [find_bucket(*case, 4096) for case in cases]
-    right = [(32, 0), (32, 0), (64, 0), (2048, 0), (32, 256), (128, 512), (512, 4096), (2048, 4096)]
+    right = [(32, 0), (32, 0), (64, 0), (1280, 0), (2048, 0), (32, 256), (128, 512), (512, 4096), (2048, 4096)]
     assert found == [Bucket(*each) for each in right]
-    assert len({find_bucket(n, at, 4096) for n in BUCKETS for at in range(0, 4096 - n + 1, 16)}) == 7 + 25
+    assert all(find_bucket(n, 0, 4096).tokens <= 1.25 * n for n in range(128, 2049))
+    assert len({find_bucket(n, at, 4096) for n in BUCKETS for at in range(0, 4096 - n + 1, 16)}) == 19 + 67

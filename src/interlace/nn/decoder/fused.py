@@ -22,7 +22,7 @@ from interlace.nn.decoder.pages import PagedKVCache
 
 #: Backends of a prompt's causal attention to itself, the first that takes a shape; none makes a matrix of scores.
 _BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]
-_CUDNN_TOKENS = 512  # from which cuDNN comes first; it compiles a kernel for each shape
+_CUDNN_TOKENS = 512, 1024, 2048  # where cuDNN comes first; it compiles a kernel for each shape, so not for all
 _MAX_HEAD_DIM = 256  # of FlashAttention
 _CAPABILITY = (8, 0)  # from which FlashAttention and Triton run
 
@@ -69,7 +69,7 @@ class FusedOps(LayerOps):
             keys, values = self._rows.read_cached((self._cache.k[layer], self._cache.v[layer]), rows)
             return attend_last(q, keys, values, self._ends, self._key_ends)
         q, k, v = (heads[None].transpose(1, 2) for heads in (q, k, v))
-        backends = _BACKENDS if self._count < _CUDNN_TOKENS else _BACKENDS[::-1]
+        backends = _BACKENDS[::-1] if self._count in _CUDNN_TOKENS else _BACKENDS
         with sdpa_kernel(backends, set_priority=True):
             return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
 

@@ -24,10 +24,11 @@ from interlace.nn.decoder import step as plain
 from interlace.nn.decoder.cache import KVCache
 from interlace.nn.plain import has_triton
 
-#: Numbers of tokens for which graphs are captured. More tokens are read in pieces of the last.
-BUCKETS = (32, 64, 128, 256, 512, 1024, 2048)
+#: Numbers of tokens for which graphs are captured. About as many as 128 take no longer than reading the weights; from
+#: there on each octave has four, so at most a quarter is padding. More tokens are read in pieces of the last.
+BUCKETS = (32, 64, *(octave * n // 4 for octave in (128, 256, 512, 1024) for n in range(4, 8)), 2048)
 _LEAST_REACH = 256  # positions
-_MAX_GRAPHS = 16
+_MAX_GRAPHS = 48
 _HEAD = 3  # inputs before the ids
 
 
