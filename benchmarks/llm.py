@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -48,6 +47,16 @@ PROTOCOL = (
     "cache for prefixes alone; first token: of 5; request: best of 5, over its new tokens; latency: (best of 3 with "
     "129 new tokens - best of 3 with 1) / 128 at 1,024 ids; throughput: best of 3"
 )
+
+_FIRST = "median {median_ms:.2f} ms, best {best_ms:.2f}"
+#: What is printed of each figure as soon as it is measured: a run that is ended loses its row.
+_TEXTS = {
+    "first_token": _FIRST,
+    "request": "{token_us:.0f} us a token",
+    "prefix": _FIRST,
+    "latency": "{latency_us:.0f} us, {tokens_per_s:.0f} tokens/s",
+    "throughput": "{tokens_per_s:.0f} tokens/s",
+}
 
 
 @dataclass(frozen=True)
@@ -197,8 +206,10 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
             return
         try:
             row[into][name] = function(*arguments, sizes)
+            print(f"  {what}: {_TEXTS[into].format(**row[into][name])}", flush=True)
         except InterlaceError as error:
             row["left_out"][what] = format_error(error)
+            print(f"  left out: {what}: {row['left_out'][what]}", flush=True)
 
     def measure_prefix(decoder: Any, is_cached: bool, sizes: Sizes) -> dict[str, float]:
         engine = Engine(decoder, max_num_batched_tokens=case.chunk, enable_prefix_caching=is_cached)
@@ -220,9 +231,12 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
             engine = Engine(decoder, max_num_batched_tokens=case.chunk, enable_prefix_caching=False)
             synchronize()
             row["build_s"][str(slots)], row["how"][str(slots)] = time.monotonic() - start, str(decoder.explain())
+            print(
+                f"  engine of {slots} slots: {row['build_s'][str(slots)]:.1f} s; {row['how'][str(slots)]}", flush=True
+            )
             runs = Runs(LLM(engine), shape.vocabulary, synchronize)
         for length in sizes.first if not number else ():
-            attempt(f"first token of {length}", "first_token", str(length), runs.measure_first_token, length)
+            attempt(f"first token of {length} ids", "first_token", str(length), runs.measure_first_token, length)
         if not number:
             attempt("request", "request", f"{sizes.ids}:{sizes.more}", runs.measure_request)
         attempt(f"latency of {batch}", "latency", str(batch), runs.measure_latency, batch)
@@ -231,7 +245,8 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
         if not case.slots:
             engine.close()
             for what in ("no cache", "prefix cache") if not number and case.has_blocks else ():
-                attempt(what, "prefix", what, measure_prefix, decoder, what == "prefix cache")
+                args = measure_prefix, decoder, what == "prefix cache"
+                attempt(f"first token behind a prefix, {what}", "prefix", what, *args)
             engine = decoder = runs = None
             if device == "cuda":
                 torch.cuda.empty_cache()
@@ -241,26 +256,6 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
 def measure(case: Case) -> dict[str, Any]:
     """Return the row of a case of a known model, on the current GPU."""
     return measure_shape(MODELS[case.model], case)
-
-
-def print_row(row: Mapping[str, Any]) -> None:
-    for slots, seconds in row["build_s"].items():
-        print(f"  engine of {slots} slots built in {seconds:.1f} s; {row['how'][slots]}", flush=True)
-    for length, times in row["first_token"].items():
-        print(
-            f"  first token of {length} ids: median {times['median_ms']:.2f} ms, best {times['best_ms']:.2f}",
-            flush=True,
-        )
-    for name, found in row["request"].items():
-        print(f"  request {name}: {found['token_us']:.0f} us a token", flush=True)
-    for name, times in row["prefix"].items():
-        print(f"  first token behind a prefix, {name}: median {times['median_ms']:.2f} ms", flush=True)
-    for batch, found in row["latency"].items():
-        print(f"  latency of {batch}: {found['latency_us']:.0f} us, {found['tokens_per_s']:.0f} tokens/s", flush=True)
-    for name, found in row["throughput"].items():
-        print(f"  requests {name}: {found['tokens_per_s']:.0f} tokens/s", flush=True)
-    for what, reason in row["left_out"].items():
-        print(f"  left out: {what}: {reason}", flush=True)
 
 
 def main() -> None:
@@ -284,7 +279,6 @@ def main() -> None:
     for _, row in measure_jobs(measure, cases, str):
         rows.append(row)
         write_record(given.path, format_command(given.path, *options), PROTOCOL, measures, {"rows": rows})
-        print_row(row)
 
 
 if __name__ == "__main__":

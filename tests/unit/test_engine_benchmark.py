@@ -37,7 +37,6 @@ def test_every_part_of_the_protocol_is_measured(slots: int | None, capsys: pytes
     assert row["request"]["3:7"]["token_us"] > 0
     (found,) = row["throughput"].values()
     assert found["tokens_per_s"] == pytest.approx(35 / min(found["seconds"]))
-    LLM.print_row(row)
     engines = ["4"] if slots else ["1", "3"]
     assert [*row["build_s"]] == engines
     assert len(capsys.readouterr().out.splitlines()) == len(engines) + 2 + 1 + len(row["prefix"]) + 2 + 1
