@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from interlace.nn import Decoder  # noqa: E402
-from interlace.nn.decoder.library import BUCKETS, Bucket, find_bucket  # noqa: E402
+from interlace.nn.decoder.library import BUCKETS, Bucket, find_bucket, measure_us  # noqa: E402
 
 from .llama import ToyForCausalLM, oracle, relative_error  # noqa: E402
 
@@ -76,3 +79,19 @@ def test_few_buckets_cover_prompts_of_any_length() -> None:
     assert found == [Bucket(*each) for each in right]
     assert all(find_bucket(n, 0, 4096).tokens <= 1.25 * n for n in range(128, 2049))
     assert len({find_bucket(n, at, 4096) for n in BUCKETS for at in range(0, 4096 - n + 1, 16)}) == 19 + 67
+
+
+@pytest.mark.parametrize(
+    ("us", "calls", "least"), [([9, 3, 4, 2], 4, 2), ([9e3, 3e3, 4e3, 2e3], 3, 3e3), ([1, 6e3], 2, 6e3)]
+)
+def test_what_takes_long_is_timed_less_often(
+    us: list[float], calls: int, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call never counts, and one more always does."""
+    times = iter(us)
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda _: next(times) / 1e3)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+    made: list[int] = []
+    assert measure_us(torch.device("cpu"), lambda: made.append(1)) == least
+    assert len(made) == calls

@@ -30,6 +30,7 @@ BUCKETS = (32, 64, *(octave * n // 4 for octave in (128, 256, 512, 1024) for n i
 _LEAST_REACH = 256  # positions
 _MAX_GRAPHS = 48
 _HEAD = 3  # inputs before the ids
+_LONG_US = 5e3  # of calls that are timed, after which there are no more
 
 
 class Bucket(NamedTuple):
@@ -171,10 +172,13 @@ def _cut(tokens: int, start: int) -> list[tuple[int, int]]:
 
 
 def measure_us(device: torch.device, enqueue: Callable[[], object], times: int = 3) -> float:
-    """Return the shortest time of a few calls that enqueue work on a GPU, in microseconds."""
+    """Return the shortest time of a few calls that enqueue work on a GPU, in microseconds.
+
+    After a first one there are as many calls as ``times``, or fewer when they take long: sequences wait meanwhile.
+    """
     found: list[float] = []
     with torch.cuda.device(device):
-        for _ in range(times + 1):
+        while len(found) <= times and sum(found[1:]) < _LONG_US:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begin.record()
             enqueue()
