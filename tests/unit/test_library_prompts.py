@@ -95,3 +95,26 @@ def test_what_takes_long_is_timed_less_often(
     made: list[int] = []
     assert measure_us(torch.device("cpu"), lambda: made.append(1)) == least
     assert len(made) == calls
+
+
+def test_graphs_are_given_up_where_memory_has_no_room_for_one_more(
+    model: ToyForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where none is left to give up, the error is the caller's."""
+    library = Decoder.from_model(model, batch=1, max_seq_len=CAPACITY)._library
+    room = 2
+
+    def capture(bucket: Bucket) -> object:
+        if len(library._graphs) >= room:
+            raise torch.OutOfMemoryError("no room")
+        return SimpleNamespace(replay=lambda: None)
+
+    monkeypatch.setattr(library, "_capture", capture)
+    for tokens in (32, 64, 128):
+        library._run(Bucket(tokens, 0))
+    assert [*library._graphs] == [Bucket(128, 0)]
+    library._run(Bucket(32, 0))
+    assert [*library._graphs] == [Bucket(128, 0), Bucket(32, 0)]
+    room = 0
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        library._run(Bucket(64, 0))

@@ -7,7 +7,8 @@ tokens are cached, run in the graph of 64 tokens that attends to 256 positions:
     cache row   100 101 ... 139  139 ... 139               padding repeats the last token's row
 
 Tokens that begin a sequence attend to themselves alone: their graphs read no cache. Graphs are captured when they are
-first needed. They share their memory, which is that of the largest.
+first needed. They share their memory: it is that of the largest where this comes first, but where each is a little
+larger than those before, some three times as much. If that is more than there is, the graphs before are given up.
 """
 
 from __future__ import annotations
@@ -139,7 +140,14 @@ class LibraryReader:
             yield self._find_bucket(count, at)
 
     def _run(self, bucket: Bucket) -> None:
-        graph = self._graphs.pop(bucket, None) or self._capture(bucket)
+        graph = self._graphs.pop(bucket, None)
+        if graph is None:
+            try:
+                graph = self._capture(bucket)
+            except torch.OutOfMemoryError:
+                self._graphs, self._pool = {}, None
+                torch.cuda.empty_cache()
+                graph = self._capture(bucket)
         self._graphs[bucket] = graph
         graph.replay()
 
