@@ -13,6 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from interlace.kernels.base import next_power_of_2
 from interlace.kernels.gated import MULTIPLE, silu_and_mul
 from interlace.kernels.prompt_rows import PromptRows, add_and_normalize
 from interlace.models.forward_torch import LayerOps, compute_logits, run_layers
@@ -22,7 +23,7 @@ from interlace.nn.decoder.pages import PagedKVCache
 
 #: Backends of a prompt's causal attention to itself, the first that takes a shape; none makes a matrix of scores.
 _BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]
-_CUDNN_TOKENS = 512, 1024, 2048  # where cuDNN comes first; it compiles a kernel for each shape, so not for all
+_CUDNN_TOKENS = 512  # from which cuDNN comes first at powers of two; it compiles a kernel for each shape
 _MAX_HEAD_DIM = 256  # of FlashAttention
 _CAPABILITY = (8, 0)  # from which FlashAttention and Triton run
 
@@ -69,7 +70,8 @@ class FusedOps(LayerOps):
             keys, values = self._rows.read_cached((self._cache.k[layer], self._cache.v[layer]), rows)
             return attend_last(q, keys, values, self._ends, self._key_ends)
         q, k, v = (heads[None].transpose(1, 2) for heads in (q, k, v))
-        backends = _BACKENDS[::-1] if self._count in _CUDNN_TOKENS else _BACKENDS
+        is_cudnn_first = self._count >= _CUDNN_TOKENS and self._count == next_power_of_2(self._count)
+        backends = _BACKENDS[::-1] if is_cudnn_first else _BACKENDS
         with sdpa_kernel(backends, set_priority=True):
             return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
 

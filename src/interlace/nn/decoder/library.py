@@ -140,16 +140,20 @@ class LibraryReader:
             yield self._find_bucket(count, at)
 
     def _run(self, bucket: Bucket) -> None:
-        graph = self._graphs.pop(bucket, None)
-        if graph is None:
-            try:
-                graph = self._capture(bucket)
-            except torch.OutOfMemoryError:
-                self._graphs, self._pool = {}, None
-                torch.cuda.empty_cache()
-                graph = self._capture(bucket)
+        graph = self._graphs.pop(bucket, None) or self._make_room_and_capture(bucket)
         self._graphs[bucket] = graph
         graph.replay()
+
+    def _make_room_and_capture(self, bucket: Bucket) -> torch.cuda.CUDAGraph:
+        try:
+            return self._capture(bucket)
+        except torch.OutOfMemoryError:
+            if not self._graphs:
+                raise
+        # After the error is gone: it holds all tensors of the attempt.
+        self._graphs, self._pool = {}, None
+        torch.cuda.empty_cache()
+        return self._capture(bucket)
 
     def _capture(self, bucket: Bucket) -> torch.cuda.CUDAGraph:
         for oldest in [*self._graphs][: max(len(self._graphs) + 1 - _MAX_GRAPHS, 0)]:
