@@ -15,8 +15,8 @@
 //   stages                queries | 3: 0 .. 63, 64 .. 127, 128 .. 129 | 5: 0 .. 63 | rows of the chunk, 64 at a time
 //
 // No op that comes before writes what is cached, so the loader of prefetchable data loads these blocks, keys and
-// values, before the item's waits. All roles compute the blocks from `first`, `position` and `sequence`, which no op may
-// write.
+// values, before the item's waits. All roles compute the blocks from `first`, `position` and `sequence`, which no op
+// may write.
 #pragma once
 #include "causal_attention.cuh"
 #include "panels.cuh"
@@ -62,9 +62,8 @@ template <int D, int BN, int PAGE, bool NORMED> struct ChunkAttention : CausalAt
     return found;
   }
 
-  // A tile's blocks of keys and values, one after another; all lanes of a warp have the same. Before the first one it is
-  // at the end of a segment before the tile's first: the search for the next segment is much code, and each call has
-  // its own.
+  // A tile's blocks of keys and values, one after another; all lanes of a warp have the same. They begin at the end of
+  // an empty segment before the tile's first, so that `advance` finds the first block too: each call is a copy of it.
   struct Blocks {
     int start = 0;    // first position, or row of the chunk
     int begin = 0;    // first row of the segment whose cache it is of; -1 for rows of the chunk
@@ -346,8 +345,8 @@ template <int D, int BN, int PAGE, bool NORMED> struct ChunkAttention : CausalAt
     settle(scores);
     weigh(blocks);
     Base::round(weights, scores);
-    // Not a loop with a break, for which ptxas takes all consumers of a launch for divergent: it branched around each load
-    // of products' epilogues, 2 % of a step.
+    // The step stands in the loop's head: with a break instead, ptxas takes all consumers of a launch for divergent,
+    // and branches around each load of products' epilogues (benchmarks/notes/decode.md).
     blocks.advance(op, begins, visible);
 #pragma unroll 1
     for (; blocks.is_cached() || blocks.start < end; blocks.advance(op, begins, visible)) {

@@ -58,7 +58,7 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   } else {
     angles.load(header + SHARE_BYTES);
   }
-  const auto q_norm = norm_of(a.q_norm, norms), k_norm = norm_of(a.k_norm, static_cast<const char*>(norms) + ROW_BYTES);
+  const Norm q_norm(norms), k_norm(static_cast<const char*>(norms) + ROW_BYTES);
   stream.next();
   if constexpr (q_words) {
     if (!own) value_pairs = {};

@@ -127,9 +127,9 @@ struct Angles {
   }
 };
 // RMS norm of a head, if the model has one, with a weight in shared memory.
-template <class T> struct Norm {
+struct Norm {
   const unsigned* weight;
-  DEVICE Norm(const void* from) : weight(static_cast<const unsigned*>(from) + lane_of() % 4) {}
+  DEVICE explicit Norm(const void* from) : weight(static_cast<const unsigned*>(from) + lane_of() % 4) {}
   // The factor of all elements of a head.
   template <class X> DEVICE float factor(const RowPairs& head, const X* of) const {
     if (!NORMED) return 1.0f;
@@ -143,15 +143,14 @@ template <class T> struct Norm {
   }
   DEVICE float2 apply(float2 x, int p, float factor) const {
     if (!NORMED) return make_float2(x.x * factor, x.y * factor);
-    const float2 w = widened_pair(weight[p * 4], static_cast<const T*>(nullptr));
+    const float2 w = widened_pair(weight[p * 4], STORED);
     return make_float2(x.x * factor * w.x, x.y * factor * w.y);
   }
 };
-template <class T> DEVICE Norm<T> norm_of(const T* weight, const void* from) { return {from}; }
 // Normalises and rotates a lane's elements of a head, times a factor, and calls f with piece p and with the piece that
 // is rotated together with it. The result has no array: there are no registers for it.
-template <class T, class N, class F>
-DEVICE void transform(const RowPairs& head, const T* of, const N& norm, const Angles& angles, float by, F f) {
+template <class T, class F>
+DEVICE void transform(const RowPairs& head, const T* of, const Norm& norm, const Angles& angles, float by, F f) {
   const float factor = norm.factor(head, of) * by;
 #pragma unroll
   for (int p = 0; p < PIECES / 2; ++p) {
