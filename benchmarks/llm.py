@@ -49,7 +49,7 @@ PROTOCOL = (
 )
 
 _FIRST = "median {median_ms:.2f} ms, best {best_ms:.2f}"
-#: What is printed of each figure as soon as it is measured: a run that is ended loses its row.
+#: Text of each figure, printed as soon as it is measured: a run that is ended loses its row.
 _TEXTS = {
     "first_token": _FIRST,
     "request": "{token_us:.0f} us a token",
@@ -200,16 +200,18 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
     row |= {name: {} for name in ("first_token", "request", "prefix", "latency", "throughput")}
     row |= {"build_s": {}, "how": {}, "left_out": {}}
 
+    def leave_out(what: str, reason: str) -> None:
+        row["left_out"][what] = reason
+        print(f"  left out: {what}: {reason}", flush=True)
+
     def attempt(what: str, into: str, name: str, function: Any, *arguments: Any) -> None:
         if time.monotonic() - begin > case.seconds:
-            row["left_out"][what] = "no time left"
-            return
+            return leave_out(what, "no time left")
         try:
             row[into][name] = function(*arguments, sizes)
             print(f"  {what}: {_TEXTS[into].format(**row[into][name])}", flush=True)
         except InterlaceError as error:
-            row["left_out"][what] = format_error(error)
-            print(f"  left out: {what}: {row['left_out'][what]}", flush=True)
+            leave_out(what, format_error(error))
 
     def measure_prefix(decoder: Any, is_cached: bool, sizes: Sizes) -> dict[str, float]:
         engine = Engine(decoder, max_num_batched_tokens=case.chunk, enable_prefix_caching=is_cached)
@@ -221,7 +223,7 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
     engine: Any = None
     for number, batch in enumerate(case.batches):
         if time.monotonic() - begin > case.seconds:
-            row["left_out"][f"batch {batch}"] = "no time left"
+            leave_out(f"batch {batch}", "no time left")
             continue
         if engine is None:
             start, slots = time.monotonic(), case.slots or batch
@@ -255,6 +257,7 @@ def measure_shape(shape: LlamaShape, case: Case, sizes: Sizes = Sizes(), device:
 
 def measure(case: Case) -> dict[str, Any]:
     """Return the row of a case of a known model, on the current GPU."""
+    print(f"{case}:", flush=True)
     return measure_shape(MODELS[case.model], case)
 
 

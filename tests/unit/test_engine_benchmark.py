@@ -42,10 +42,11 @@ def test_every_part_of_the_protocol_is_measured(slots: int | None, capsys: pytes
     assert len(capsys.readouterr().out.splitlines()) == len(engines) + 2 + 1 + len(row["prefix"]) + 2 + 1
 
 
-def test_nothing_begins_after_the_time_is_up() -> None:
+def test_nothing_begins_after_the_time_is_up(capsys: pytest.CaptureFixture[str]) -> None:
     row = LLM.measure_shape(SMALL, make_case(seconds=-1.0), SIZES, "cpu")
     assert row["left_out"] == {"batch 1": "no time left", "batch 3": "no time left"}
     assert row["latency"] == row["throughput"] == {}
+    assert capsys.readouterr().out.splitlines() == [f"  left out: batch {n}: no time left" for n in (1, 3)]
 
 
 def test_the_time_of_a_run_is_that_of_all_its_tokens() -> None:
